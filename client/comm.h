@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * comm.h - freeing communicators, for fcc_disconnect() and forks.
+ * comm.h - joining communicators, and freeing them, for fcc_disconnect() and forks.
  */
 #ifndef FCC_CLIENT_COMM_H
 #define FCC_CLIENT_COMM_H
@@ -12,7 +12,7 @@ int comm_join(struct fcc_context *context, const struct fcc_unique_id *id, int n
               const struct fcc_comm_options *options, struct fcc_comm **out, const char *called);
 /* Frees what this process has of a communicator. No other thread may be able to find the communicator any more. */
 void comm_free(struct fcc_comm *comm);
-/* In the child of a fork: resets comm.c's lock, which a thread of the parent may have held. */
+/* In the child of a fork: resets comm_join.c's lock, which a thread of the parent may have held. */
 void env_forked(void);
 
 #endif

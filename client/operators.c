@@ -31,7 +31,8 @@ struct manner {
     const struct fcc_epilogue *epilogue; /* NULL: none */
     bool prepare;                        /* the operator is prepared, not called */
     fcc_prepared **prepared;
-    const struct operator_step *step; /* prepared: it is a program's step. NULL: another operator */
+    const struct operator_step *step; /* prepared: it is a program's step, and is begun. NULL: another operator */
+    struct prepare_begun *begun;
 };
 
 static int operator_refuse(fcc_comm *comm, const struct op_spec *op, int status, const char *text, const struct manner *how)
@@ -48,7 +49,7 @@ static int submission_prepare(struct submission *s, int64_t *values, const struc
         buffers.inputs[0] = submission_arg(s, STEP_IN)->buffer;
         buffers.result = submission_arg(s, STEP_OUT)->buffer;
         memcpy(buffers.others, how->step->buffers, sizeof(buffers.others));
-        return comm_prepare(s->comm, s->msg, s->length, values, &buffers, &how->step->args, how->prepared);
+        return comm_prepare_begin(s->comm, s->msg, s->length, values, &buffers, how->begun);
     }
     for (int i = 0; i < s->op->ntensors; i++) {
         if (i == s->op->result)
@@ -56,7 +57,7 @@ static int submission_prepare(struct submission *s, int64_t *values, const struc
         else
             buffers.inputs[inputs++] = submission_arg(s, i)->buffer;
     }
-    return comm_prepare(s->comm, s->msg, s->length, values, &buffers, NULL, how->prepared);
+    return comm_prepare(s->comm, s->msg, s->length, values, &buffers, how->prepared);
 }
 
 /* Submits the finished message, or refuses the operator with the first error. `values`: where the values of the completion
@@ -177,7 +178,7 @@ static int op_call(fcc_comm *comm, enum fcc_op number, const void *args, const s
         return status;
     if (op->args_bytes && !args)
         return operator_refuse(comm, op, -EINVAL, "args: NULL: not allowed", how);
-    if ((how->start && !how->out) || (how->prepare && !how->prepared))
+    if ((how->start && !how->out) || (how->prepare && !how->prepared && !how->begun))
         return operator_refuse(comm, op, -EINVAL, "out: NULL: not allowed", how);
     if (op_has_rings(op) && op_launch(comm, op, args, how, &status))
         return status;
@@ -191,9 +192,9 @@ int operator_call(fcc_comm *comm, enum fcc_op op, const void *args)
     return op_call(comm, op, args, &(struct manner){.out = NULL});
 }
 
-int operator_prepare_step(fcc_comm *comm, const void *args, const struct operator_step *step, fcc_prepared **out)
+int operator_prepare_step(fcc_comm *comm, const void *args, const struct operator_step *step, struct prepare_begun *out)
 {
-    return op_call(comm, FCC_PROGRAM_STEP, args, &(struct manner){.prepare = true, .prepared = out, .step = step});
+    return op_call(comm, FCC_PROGRAM_STEP, args, &(struct manner){.prepare = true, .begun = out, .step = step});
 }
 
 int operator_refuse_step(fcc_comm *comm, int status, const char *text)

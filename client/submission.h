@@ -38,9 +38,10 @@ struct operator_step {
     struct op_args args;
     const fcc_buffer *buffers[FCC_MAX_TENSORS];
 };
-/* Prepares a step, together with all other ranks; or says in its place why this rank does not. `args` are a struct fcc_program_step_args without the tensors
- * t, whose dtypes are there instead. */
-int operator_prepare_step(fcc_comm *comm, const void *args, const struct operator_step *step, fcc_prepared **out);
+/* Begins to prepare a step, together with all other ranks (comm_prepare_begin()); or says in its place why this rank does not. `args` are a struct
+ * fcc_program_step_args without the tensors t, whose dtypes are there instead. */
+struct prepare_begun;
+int operator_prepare_step(fcc_comm *comm, const void *args, const struct operator_step *step, struct prepare_begun *out);
 int operator_refuse_step(fcc_comm *comm, int status, const char *text);
 /* Tensor i of the operator's own. */
 static inline const struct fcc_tensor *submission_arg(const struct submission *s, int i)

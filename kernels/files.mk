@@ -19,7 +19,7 @@ HIP_KNOWS_942 = $(shell $(HIPCC) --offload-arch=gfx942 -E -x hip /dev/null -o /d
 HIP_TARGETS = --offload-arch=gfx90a,gfx1030$(if $(HIP_KNOWS_942),$(comma)gfx942)
 HIP_CHECKED = $(if $(filter %/hip.so,$(PLUGINS)),$(if $(HIP_KNOWS_942),,$(BUILD)/obj/hip/gemm_gfx940.s))
 HIP_FLAGS = -std=c++17 -O3 $(GPU_CPPFLAGS) -fPIC -fvisibility=hidden -Wall -Wextra $(if $(WERROR),-Werror) -MMD -MP
-GPU_SOURCES := $(sort $(wildcard kernels/gpu/device/compute/*.hip kernels/gpu/plugin/*.hip))
+GPU_SOURCES := $(sort $(wildcard kernels/gpu/device/compute/*.hip kernels/gpu/device/tiles/*.hip kernels/gpu/plugin/*.hip))
 GPU_CPPFLAGS := -D_GNU_SOURCE -I. -I$(BUILD)/gen
 # The headers that generated code is compiled with are part of the plug-ins, as a text.
 DEVICE_TEXT := $(BUILD)/gen/kernels/gpu/plugin/device_text.h

@@ -41,12 +41,14 @@
 /* The version changes when something is added that an older side does not know. Both sides of a connection speak the older one's version, down to
  * FCC_PROTO_OLDEST, which changes when what there was is not as it was any more: proto/ABI.md. */
 #ifndef FCC_PROTO_VERSION /* tests have a fccd and a library of the oldest one */
-#define FCC_PROTO_VERSION 7u
+#define FCC_PROTO_VERSION 8u
 #endif
 #define FCC_PROTO_OLDEST 5u
 #define FCC_PROTO_TRACKERS 6u    /* TRACKER, TRACKER_FREE and RULE */
 #define FCC_PROTO_STREAM_RUNS 7u /* struct fcc_rule_state has `begun` and `ran` */
 #define FCC_PROTO_GROUPS 7u      /* COMM_SPLIT and COMM_ADOPT; fccctl's METRICS, FLIGHTS, FLIGHT and CONFIG */
+#define FCC_PROTO_PROGRAMS                                                                                                     \
+    8u /* steps of programs as code.h has them now, FCC_ATTR_TILE and FCC_ATTR_DTYPES; PREPARED's INPUT and CODE */
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */
@@ -418,7 +420,9 @@ enum fcc_prepared_what {
     FCC_PREPARED_AREA,   /* a rank's control memory. The worker keeps it until all ranks have freed the operator */
     FCC_PREPARED_RESULT, /* the memory of a rank's result. The worker keeps it until all ranks have freed the operator */
     FCC_PREPARED_INPUT,  /* of a program's step: that of a rank's input, if all ranks' are added up; the same */
-    FCC_PREPARED_CODE, /* of a program's step: this rank's kernel: a sealed memfd. -EAGAIN: it is being made; -EOPNOTSUPP: it cannot be */
+    /* of a program's step: this rank's kernel: a sealed memfd. -EAGAIN: it is being made; -EOPNOTSUPP: it cannot be. With number 0: -EAGAIN: some kernel of a
+     * step, which the worker launches or not, is being made; -ENOENT: none is */
+    FCC_PREPARED_CODE,
 };
 struct fcc_prepared_msg { /* PREPARED. PREPARED_FREE uses only comm and number */
     struct fcc_msg msg;

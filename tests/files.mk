@@ -42,7 +42,7 @@ SLOW := kernels operators early kills visitors descriptors limits gpu_worker gpu
 # sanitizer those of one thread that take long.
 LAUNCHED := launchers root_names
 MODELS := bound_model
-ONE_THREAD := kernels landing plan plan_ranks prepared_plan scatter_plan vector_plan gather_plan specs lanes tune core hostlist
+ONE_THREAD := kernels landing tiles plan plan_ranks prepared_plan scatter_plan vector_plan gather_plan specs lanes tune core hostlist
 
 TESTS := $(SLOW) $(filter-out $(SLOW) $(GPU_SYSTEM) $(if $(VERBS_LIBS),,$(call tests_in,verbs)),$(call tests_in,*))
 test_binaries = $(addprefix $(BUILD)/tests/test_,$(1))
@@ -132,7 +132,7 @@ $(OTHER_CONTROL): $(CONTROL_SOURCES:%.c=$(BUILD)/obj/tests/other_control/%.o) $(
 # fccd, and the library, as they speak the oldest version of the protocol that is still spoken.
 OLDEST := $(addprefix $(BUILD)/tests/oldest/,bin/fccd lib/libfccclient.so.$(SOVERSION))
 oldest_objects = $(patsubst %.c,$(BUILD)/obj/tests/oldest/%.o,$(filter $(OLDEST_SOURCES),$(1))) $(call objects,$(filter-out $(OLDEST_SOURCES),$(1)))
-OLDEST_SOURCES := daemon/common/auth.c daemon/broker/hello.c daemon/broker/job.c daemon/worker/comm/join.c proto/version.c client/connect.c client/comm.c
+OLDEST_SOURCES := daemon/common/auth.c daemon/broker/hello.c daemon/broker/job.c daemon/worker/comm/join.c proto/version.c client/connect.c client/comm_join.c
 $(BUILD)/obj/tests/oldest/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC)

@@ -29,6 +29,7 @@ static struct driver drivers[] = {
         .visible = "CUDA_VISIBLE_DEVICES",
         .libraries = {"libcuda.so.1"},
         .stream_attribute = 122,
+        .major_attribute = 75,
         .waits_cyclically = true,
     },
     {

@@ -16,6 +16,7 @@
 #include "proto/base/error.h"
 
 #define ARGS_MAX 40
+#define HELP_COLUMNS 100
 
 int verb_error(const struct call *call, int code, const char *format, ...)
 {
@@ -44,6 +45,21 @@ static void help_line(const struct arg *arg)
     printf("  %-32s %s\n", left.text, arg->help);
 }
 
+/* In lines that a terminal shows whole. */
+static void operators_print(void)
+{
+    char operators[512], *rest;
+    int column = printf("Operators:");
+
+    (void)op_names(BIND_NEVER, ", ", operators, sizeof(operators));
+    for (char *name = strtok_r(operators, " ", &rest); name; name = strtok_r(NULL, " ", &rest)) {
+        if (column + (int)strlen(name) >= HELP_COLUMNS)
+            column = printf("\n          ");
+        column += printf(" %s", name);
+    }
+    printf("\n\n");
+}
+
 static void help_print(const struct verb *verb, const struct arg *args, size_t nargs)
 {
     static const struct arg common[] = {
@@ -51,11 +67,10 @@ static void help_print(const struct verb *verb, const struct arg *args, size_t n
         {.name = "json", .help = "print JSON"},
         {.name = "help", .letter = 'h', .help = "print this"},
     };
-    char operators[256];
 
     printf("usage: fccctl %s%s%s\n\n%s.\n\n", verb->name, *verb->usage ? " " : "", verb->usage, verb->summary);
     if (!strncmp(verb->usage, "OPERATOR", 8))
-        printf("Operators: %s\n\n", op_names(BIND_NEVER, ", ", operators, sizeof(operators)));
+        operators_print();
     for (size_t i = 0; i < nargs; i++)
         help_line(&args[i]);
     for (size_t i = 0; i < sizeof(common) / sizeof(common[0]); i++)

@@ -98,25 +98,50 @@ static void wire_make(const struct fcc_program_step_args *own, struct code_call 
     to->tables[0] = bits;
 }
 
-static int step_bind(struct fcc_program *p, const struct program_step *step, fcc_prepared **out)
+/* A step that is being bound. */
+struct binding {
+    struct operator_step own;
+    int64_t *attrs; /* own's */
+    struct prepare_begun begun;
+};
+
+/* The worker has it, and makes its kernel from now on, beside those of other steps; or the step has nothing to do, and nothing is begun. */
+static int step_begin(struct fcc_program *p, const struct program_step *step, struct binding *out)
 {
     struct error e = {.status = 0};
-    struct operator_step own;
     struct code_call call;
-    int64_t dtypes[CODE_TENSORS], *attrs = NULL;
+    int64_t dtypes[CODE_TENSORS];
     int status;
 
     if (!code_call_make(p, step, &call))
         return 0;
-    if (own_make(p, &call.args, &own, &attrs, &e)) {
+    if (own_make(p, &call.args, &out->own, &out->attrs, &e)) {
         status = operator_refuse_step(p->group, e.status, e.text);
     } else {
         const struct fcc_program_step_args whole = call.args;
         wire_make(&whole, &call, dtypes);
-        status = operator_prepare_step(p->group, &call.args, &own, out);
+        status = operator_prepare_step(p->group, &call.args, &out->own, &out->begun);
     }
-    free(attrs);
     return status ? program_step_error(p, step, status) : 0;
+}
+
+/* All steps of code: each is begun before the first one is waited for. all[nsteps]: zeroed. p->bound: what has been bound, also on an error. */
+static int steps_bind(struct fcc_program *p, struct binding all[])
+{
+    int status = 0;
+
+    for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++)
+        if (p->steps.steps[i].kind == STEP_OF_CODE)
+            status = step_begin(p, &p->steps.steps[i], &all[i]);
+    for (uint32_t i = 0; i < p->steps.nsteps; i++) {
+        if (status == 0 && all[i].begun.prepared) {
+            status = comm_prepare_end(&all[i].begun, &all[i].own.args, &p->bound[i]);
+            status = status ? program_step_error(p, &p->steps.steps[i], status) : 0;
+        }
+        comm_prepare_drop(&all[i].begun); /* behind one that has failed, on all ranks */
+        free(all[i].attrs);
+    }
+    return status;
 }
 
 /* ---- binding ---- */
@@ -206,9 +231,11 @@ int fcc_program_prepare(fcc_program *p)
     if (!e.status)
         (void)steps_check(p, &needs, &e);
     fcc_prepared **bound = calloc(p->steps.nsteps + 1, sizeof(fcc_prepared *));
-    if (!bound && !e.status)
+    struct binding *all = calloc(p->steps.nsteps + 1, sizeof(*all));
+    if ((!bound || !all) && !e.status)
         (void)error_set(&e, -ENOMEM, "out of memory");
-    if (e.status) {
+    if (e.status || !bound || !all) {
+        free(all);
         free(bound);
         return refuse(p, &e);
     }
@@ -216,9 +243,9 @@ int fcc_program_prepare(fcc_program *p)
     status = p->group != p->comm ? fcc_noop(p->comm) : 0; /* what one rank has refused, all groups hear here */
     if (status == 0)
         status = needs_open(p, &needs);
-    for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++)
-        if (p->steps.steps[i].kind == STEP_OF_CODE)
-            status = step_bind(p, &p->steps.steps[i], &bound[i]);
+    if (status == 0)
+        status = steps_bind(p, all);
+    free(all);
     p->is_moved = p->is_changed = false;
     if (status) {
         char text[FCC_TEXT_MAX];

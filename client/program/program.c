@@ -215,10 +215,16 @@ int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const stru
 
     if (status)
         return status;
-    if (out)
-        p = program_new(comm, text, length, sizes, nsizes, &e);
-    else
+    if (comm->context->version < FCC_PROTO_PROGRAMS)
+        (void)error_set(
+            &e, -EOPNOTSUPP,
+            "program: this node's fccd speaks version %u of the protocol, which runs no programs, or none like this "
+            "library's: upgrade fccd",
+            comm->context->version);
+    else if (!out)
         (void)error_set(&e, -EINVAL, "out: NULL: not allowed");
+    else
+        p = program_new(comm, text, length, sizes, nsizes, &e);
     if (!p)
         return operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text);
     status = program_agree(comm, text, length, p->program);

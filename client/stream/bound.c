@@ -249,7 +249,8 @@ static int prepared_open(struct fcc_prepared *p, const struct prepared_wanted *w
     p->functions = plan.functions;
     p->needs_results = plan.plan->shares_result;
     p->needs_inputs = plan.plan->reads_inputs;
-    p->has_library = plan.plan->shape.exchange == EXCHANGE_RINGS && plan.plan->shape.n;
+    p->level = plan.plan->shape.exchange == EXCHANGE_RINGS ? (uint32_t)plan.plan->shape.n : 0;
+    p->has_library = p->level != 0;
     status = memories_map(p, buffers, &memory, &sizes);
     if (!status)
         status = prepared_sizes_check(p->comm, &plan, &sizes);
@@ -352,32 +353,56 @@ struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint
     return out;
 }
 
-int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
-                 const struct prepared_buffers *buffers, const struct op_args *step, fcc_prepared **out)
+int comm_prepare_begin(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
+                       const struct prepared_buffers *buffers, struct prepare_begun *out)
 {
     struct fcc_prepared *p = prepared_new(comm, 0, 0); /* before anybody has been asked */
-    struct error why = {.status = 0};
-    const unsigned op = msg->op, called = op | OP_PREPARED;
     int64_t values[2] = {0};
-    int status, opened; /* opened: 0, or why not */
+    int status;
 
+    *out = (struct prepare_begun){.op = msg->op, .ntensors = msg->ntensors};
     if (!p)
-        return comm_refuse(comm, called, -ENOMEM, "out of memory", true);
+        return comm_refuse(comm, msg->op | OP_PREPARED, -ENOMEM, "out of memory", true);
     graphs_look();
     status = prepare_submit(comm, msg, length, recv_rows, values);
     if (status) {
         prepared_end(p);
         return status;
     }
+    memcpy(out->tensors, msg + 1, msg->ntensors * sizeof(out->tensors[0]));
     p->number = (uint32_t)values[0];
     p->place = (uint32_t)values[1];
     p->buffers = *buffers;
     p->words = &comm->context->memory->bindings[p->place];
+    out->prepared = p;
+    return 0;
+}
+
+void comm_prepare_drop(struct prepare_begun *begun)
+{
+    struct error why = {.status = 0};
+
+    if (!begun->prepared)
+        return;
+    (void)error_set(&why, -EIO, "%s", fcc_last_error()); /* which stays */
+    prepared_tell_freed(begun->prepared);
+    prepared_end(begun->prepared);
+    begun->prepared = NULL;
+    (void)last_error_set(why.status, "%s", why.text);
+}
+
+int comm_prepare_end(struct prepare_begun *begun, const struct op_args *step, fcc_prepared **out)
+{
+    struct fcc_prepared *p = begun->prepared;
+    struct fcc_comm *comm = p->comm;
+    const unsigned called = begun->op | OP_PREPARED;
+    struct error why = {.status = 0};
+    int status, opened; /* opened: 0, or why not */
+
+    begun->prepared = NULL;
     opened = prepared_begin(
-        p,
-        &(struct prepared_wanted){
-            .op = op, .ntensors = msg->ntensors, .tensors = (const struct fcc_wire_tensor *)(msg + 1), .step = step},
-        buffers, &p);
+        p, &(struct prepared_wanted){.op = begun->op, .ntensors = begun->ntensors, .tensors = begun->tensors, .step = step},
+        &p->buffers, &p);
     if (opened)
         (void)error_set(&why, opened, "%s", fcc_last_error());
     /* All ranks have it from the worker. Agree with them that it was opened in every process, since no rank may keep an operator
@@ -391,6 +416,15 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     if (!status)
         *out = opened ? NULL : p;
     return status;
+}
+
+int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
+                 const struct prepared_buffers *buffers, fcc_prepared **out)
+{
+    struct prepare_begun begun;
+    const int status = comm_prepare_begin(comm, msg, length, recv_rows, buffers, &begun);
+
+    return status || !begun.prepared ? status : comm_prepare_end(&begun, NULL, out);
 }
 
 /* ---- runs ---- */

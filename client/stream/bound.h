@@ -42,6 +42,7 @@ struct fcc_prepared {
     struct fcc_binding *words;        /* there; the worker writes those of a repeated operator */
     bool needs_results, needs_inputs; /* of other ranks */
     bool has_library;                 /* rings: of all ranks (FCC_ATTR_LIBRARY) */
+    uint32_t level;                   /* rings: enum pieces_level, of all ranks */
     bool repeated;                    /* the worker has bound it, for repeated.c; the program does not know it */
     const struct gpu_prepared_functions *functions;
     struct gpu_prepared *gpu;                                                                   /* NULL: not open */
@@ -56,9 +57,23 @@ struct fcc_prepared {
     bool is_refused;                 /* the worker knows that the next run is refused. lock */
 };
 
+/* An operator that the worker has prepared, and that is to be opened here. */
+struct prepare_begun {
+    struct fcc_prepared *prepared; /* NULL: there is none any more */
+    uint32_t op, ntensors;
+    struct fcc_wire_tensor tensors[FCC_MAX_TENSORS];
+};
+
 /* Prepare the operator of a complete message, together with all other ranks. Sets recv_rows[nranks] unless it is NULL. */
 int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
-                 const struct prepared_buffers *buffers, const struct op_args *step, fcc_prepared **out);
+                 const struct prepared_buffers *buffers, fcc_prepared **out);
+/* The same in two halves, so that the worker compiles the kernels of several steps side by side, before the first of them is waited for: all ranks begin the same
+ * ones, and end these in one order. begin: 0, and *out is to be ended or dropped; or all ranks have the error. end: `step` is as in struct prepared_wanted. drop: all
+ * ranks drop it; the last error stays. */
+int comm_prepare_begin(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, int64_t *recv_rows,
+                       const struct prepared_buffers *buffers, struct prepare_begun *out);
+int comm_prepare_end(struct prepare_begun *begun, const struct op_args *step, fcc_prepared **out);
+void comm_prepare_drop(struct prepare_begun *begun);
 /* Of a program's step: runs that are put onto the stream behind this have these instructions' numbers. */
 int prepared_numbers(struct fcc_prepared *p, const int64_t words[], size_t n, void *stream);
 /* Whether the stream is under capture: *capturing is an enum that says so (DRIVER_NOT_CAPTURING: no). */

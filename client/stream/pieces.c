@@ -79,6 +79,21 @@ static uint64_t bytes_sent(const struct fcc_comm *comm, const struct rings_piece
     return (uint64_t)what->m * (uint64_t)(what->gathers ? what->k : what->n) * size / (uint64_t)comm->nranks;
 }
 
+/* What is the same on all ranks decides, so it knows no K of a sum. */
+static enum pieces_way way_of(struct fcc_comm *comm, const struct rings_pieces *what, uint32_t schedule)
+{
+    const int64_t row = what->gathers ? what->k : what->n;
+    const enum pieces_level level = rings_pieces_level(comm);
+    const uint64_t bytes = bytes_sent(comm, what);
+
+    if (comm->nranks != 2 || schedule == FCC_SCHEDULE_SEQUENTIAL)
+        return PIECES_SEQUENCE;
+    if (level >= PIECES_HOPPER && tiles_can(what->m, row, dtype_size((enum fcc_dtype)what->dtype)) &&
+        (level == PIECES_WISH || tiles_pay(what->m, bytes)))
+        return PIECES_TILES;
+    return schedule == FCC_SCHEDULE_FUSED || rings_pieces_suit((uint32_t)comm->nranks, bytes) ? PIECES_BESIDE : PIECES_SEQUENCE;
+}
+
 /* Of a product in sequence: what is gathered lies in `gathered`, or in memory for as many bytes; so does a, if its rows lie apart. */
 static int gathered_fits(const struct fcc_comm *comm, const struct rings_pieces *what, struct error *e)
 {
@@ -109,7 +124,7 @@ static int sizes_check(const struct fcc_comm *comm, const struct rings_pieces *w
     if (row > most)
         return error_set(e, -EOPNOTSUPP, "%s: shape[1] %" PRId64 ": allowed with FCC_ADDRESS are at most %" PRId64,
                          what->gathers ? "a" : "c", row, most);
-    return what->gathers && what->sequential ? gathered_fits(comm, what, e) : 0;
+    return what->gathers && what->sequential == PIECES_SEQUENCE ? gathered_fits(comm, what, e) : 0;
 }
 
 /* The library takes matrices whose rows lie apart. */
@@ -144,8 +159,7 @@ int pieces_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *
         return product_refuse(comm, op, &why, stream);
     pieces_fill(comm, &found, &what);
     const uint32_t schedule = options_of(op, args) & ~FCC_SCHEDULE_ANY_ORDER;
-    what.sequential = comm->nranks != 2 || schedule == FCC_SCHEDULE_SEQUENTIAL ||
-                      (schedule != FCC_SCHEDULE_FUSED && !rings_pieces_suit((uint32_t)comm->nranks, bytes_sent(comm, &what)));
+    what.sequential = way_of(comm, &what, schedule);
     if (sizes_check(comm, &what, &why))
         return product_refuse(comm, op, &why, stream);
     for (int i = 0; i < op->ntensors; i++)
@@ -153,11 +167,19 @@ int pieces_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *
     return rings_task_enqueue(comm, &task, stream);
 }
 
+static const char *way_text(uint64_t what)
+{
+    static const char *const texts[] = {"in pieces", "in sequence", "by tiles"};
+
+    return (what & 0xff) < sizeof(texts) / sizeof(texts[0]) ? texts[what & 0xff] : "in another way";
+}
+
 /* What the ranks' headers say: pieces.hip, pieces_start(). */
 void pieces_other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
 {
     const uint64_t all = f->theirs.what ^ f->mine.what;
     const bool gathers = op->exchange == EXCHANGE_GATHER;
+    const bool in_sequence = (f->mine.what & 0xff) == PIECES_SEQUENCE;
     const char *result = op->tensors[op->result].name;
 
     if (all >> 16 & 0xff)
@@ -166,13 +188,12 @@ void pieces_other_text(const struct rings_failure *f, const struct op_spec *op, 
                        dtype_name((enum fcc_dtype)(f->mine.what >> 16 & 0xff)));
     else if (all & 0xff)
         (void)snprintf(text, FCC_TEXT_MAX, "schedule, or sizes: rank %u multiplies %s, rank %u %s", f->rank,
-                       f->theirs.what & 0xff ? "in sequence" : "in pieces", f->by,
-                       f->mine.what & 0xff ? "in sequence" : "in pieces");
-    else if (f->mine.what & 0xff && f->theirs.whole != f->mine.whole)
+                       way_text(f->theirs.what), f->by, way_text(f->mine.what));
+    else if (in_sequence && f->theirs.whole != f->mine.whole)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: rank %u has %" PRIu64 " elements%s, rank %u has %" PRIu64,
                        gathers ? "the whole a" : "the sum", f->rank, f->theirs.whole, gathers ? "" : " at a time", f->by,
                        f->mine.whole);
-    else if (!(f->mine.what & 0xff) && f->theirs.own != f->mine.own)
+    else if (!in_sequence && f->theirs.own != f->mine.own)
         (void)snprintf(text, FCC_TEXT_MAX, "%s: shape[0]: rank %u has %" PRIu64 ", rank %u has %" PRIu64, gathers ? "c" : "a",
                        f->rank, f->theirs.own, f->by, f->mine.own);
     else if (f->theirs.whole != f->mine.whole)

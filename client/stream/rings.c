@@ -14,6 +14,7 @@
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/core/request.h"
@@ -21,6 +22,9 @@
 #include "client/stream/counts.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/tensor.h"
+
+#define FUSED_VARIABLE "FCC_FUSED"
+enum { HOPPER_MAJOR = 9 };
 
 /* ---- opening ---- */
 
@@ -32,16 +36,34 @@ static bool library_is_there(struct fcc_comm *comm)
     return !prepared_functions_load(comm, "another", &functions) && functions->library && functions->library();
 }
 
+/* What this rank's process has, less what FCC_FUSED says is not to be used. The GPU's major version is asked for, as only CUDA has tiles that are fast. */
+static enum pieces_level pieces_level(struct fcc_comm *comm)
+{
+    const char *wish = getenv(FUSED_VARIABLE);
+    int before = 0, major = 0;
+
+    if (!library_is_there(comm))
+        return PIECES_NONE;
+    if ((wish && !strcmp(wish, "pieces")) || !comm->accelerator->driver->major_attribute ||
+        accelerator_enter(comm->accelerator, &before))
+        return PIECES_LIBRARY;
+    if (ACCELERATOR_CALL(comm->accelerator, device_attribute, &major, comm->accelerator->driver->major_attribute,
+                         comm->accelerator->device))
+        major = 0;
+    accelerator_leave(comm->accelerator, before);
+    return wish && !strcmp(wish, "tiles") ? PIECES_WISH : major == HOPPER_MAJOR ? PIECES_HOPPER : PIECES_LIBRARY;
+}
+
 static int rings_prepare(struct fcc_comm *comm)
 {
     struct {
         struct fcc_submit msg;
         int64_t library[2];
     } ask = {.msg = {.op = FCC_RINGS, .nattrs = 2},
-             .library = {(int64_t)((uint64_t)FCC_ATTR_LIBRARY << 32 | 1), library_is_there(comm)}};
+             .library = {(int64_t)((uint64_t)FCC_ATTR_LIBRARY << 32 | 1), pieces_level(comm)}};
     static_assert(offsetof(__typeof__(ask), library) == sizeof(struct fcc_submit), "attributes follow");
 
-    return comm_prepare(comm, &ask.msg, sizeof(ask), NULL, &(struct prepared_buffers){.result = NULL}, NULL, &comm->rings);
+    return comm_prepare(comm, &ask.msg, sizeof(ask), NULL, &(struct prepared_buffers){.result = NULL}, &comm->rings);
 }
 
 bool rings_have_library(struct fcc_comm *comm)
@@ -79,6 +101,16 @@ bool rings_run_products(struct fcc_comm *comm)
     yes = comm->rings && comm->rings->functions->product;
     (void)pthread_mutex_unlock(&comm->rings_lock);
     return yes;
+}
+
+enum pieces_level rings_pieces_level(struct fcc_comm *comm)
+{
+    enum pieces_level level;
+
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    level = comm->rings ? (enum pieces_level)comm->rings->level : PIECES_NONE;
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+    return level;
 }
 
 bool rings_run_pieces(struct fcc_comm *comm)

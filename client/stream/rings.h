@@ -7,6 +7,7 @@
 
 #include "client/core/context.h"
 #include "client/core/epilogue.h"
+#include "kernels/gpu/device/tiles/tiles_order.h"
 #include "kernels/gpu/rings.h"
 #include "kernels/plan/program.h"
 
@@ -46,6 +47,8 @@ int rings_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *a
 bool rings_run_products(struct fcc_comm *comm);
 /* Whether they run products in pieces. */
 bool rings_run_pieces(struct fcc_comm *comm);
+/* What all ranks have for products in pieces. */
+enum pieces_level rings_pieces_level(struct fcc_comm *comm);
 /* Whether they are open, and all ranks have the vendor's library of products. */
 bool rings_have_library(struct fcc_comm *comm);
 /* The first error of a run that has ended and was not reported yet; 0: there is none. Sets the last error. */

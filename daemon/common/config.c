@@ -465,7 +465,7 @@ void config_print_help(void)
     for (size_t i = 0; i < KEYS; i++) {
         const struct key *k = &keys[i];
         const char *standard = *k->standard ? k->standard : "empty";
-        printf("  %-23s %s (%s%s%s)\n", option_of(k->name).text, k->what, standard, *k->unit ? " " : "", k->unit);
+        printf("  %-25s %s (%s%s%s)\n", option_of(k->name).text, k->what, standard, *k->unit ? " " : "", k->unit);
     }
 }
 

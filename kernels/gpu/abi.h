@@ -510,7 +510,8 @@ struct gpu_plugin {
     int (*words_look)(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number,
                       struct error *e);
 
-    /* ---- generated code (kernels/generate/generate.h). compiler() and code_compile() are called by one thread, which need not be the engine ---- */
+    /* ---- generated code (kernels/generate/generate.h). compiler() and code_compile() are called by threads that need not be the engine: compiler() by one
+     * at a time, code_compile() by several. ---- */
 
     /* Loads the compiler, the first time, from the library `path`, or, NULL, from where there is one. Returns in `text` all that its result depends on
      * besides the source: its version and options, the chip, the driver, and the headers that belong to the plug-in. -ENOENT: there is none. */

@@ -5,43 +5,22 @@
  * precision.
  */
 #include <math.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "proto/fccclient.h"
+#include "tests/bench/program_ranks.h"
 
-enum { TEXT_MOST = 65536, RANKS_MOST = 64, CHUNK_MOST = 64 };
+enum { TEXT_MOST = 65536, CHUNK_MOST = 64 };
 static const char *const scalars[] = {"lr", "beta1", "beta2", "epsilon", "scale"};
 static const double values[] = {0.001, 0.9, 0.999, 1e-8, 0.5};
 
 struct shared {
-    struct fcc_unique_id id;
-    _Atomic int known;
+    struct meeting meeting;
     _Atomic int64_t wrong;
 };
-
-static void must(int status)
-{
-    if (!status)
-        return;
-    (void)fprintf(stderr, "%s\n", fcc_last_error());
-    exit(1);
-}
-
-static double now_us(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
 
 static float gradient(int rank, int64_t i)
 {
@@ -93,14 +72,7 @@ static void rank_run(struct shared *s, double *us, int rank, int ranks, char **a
         const int64_t tile = atoll(argv[7]) * ranks;
         length += (size_t)snprintf(text + length, CHUNK_MOST, "chunk p %lld\n", (long long)((n + tile - 1) / tile));
     }
-    must(fcc_connect(&options, &context));
-    if (rank == 0) {
-        must(fcc_get_unique_id(context, &s->id));
-        atomic_store(&s->known, 1);
-    }
-    while (!atomic_load(&s->known))
-        (void)usleep(1000);
-    must(fcc_comm_init(context, &s->id, ranks, rank, &kind, &comm));
+    comm = meeting_join(&s->meeting, rank, ranks, &options, &kind, &context);
     must(fcc_program_open(comm, text, length, &size, 1, &p));
     float *values_of = calloc((size_t)n + 1, sizeof(*values_of));
     fcc_buffer *g = tensor_give(p, comm, "g"), *w = tensor_give(p, comm, "p");
@@ -143,10 +115,9 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: adam_fcc RANKS N ITERS SOCKET FILE [cuda|cpu [TILE]]\n");
         return 2;
     }
-    const size_t bytes = sizeof(struct shared) + (size_t)ranks * (size_t)iters * sizeof(double);
-    struct shared *s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    double *us = (double *)(void *)(s + 1);
-    if (s == MAP_FAILED)
+    double *us;
+    struct shared *s = ranks_share(sizeof(*s), ranks, iters, &us);
+    if (!s)
         return 1;
     for (int r = 0; r < ranks; r++) {
         if (fork() == 0) {
@@ -154,16 +125,10 @@ int main(int argc, char **argv)
             _exit(0);
         }
     }
-    for (int r = 0, status; r < ranks; r++)
-        if (wait(&status) < 0 || status)
-            return 1;
+    if (ranks_wait(ranks))
+        return 1;
     printf("{\"wrong\": %lld, \"us\": [", (long long)s->wrong);
-    for (int i = 0; i < iters; i++) {
-        double longest = 0;
-        for (int r = 0; r < ranks; r++)
-            longest = us[r * iters + i] > longest ? us[r * iters + i] : longest;
-        printf("%s%.1f", i ? ", " : "", longest);
-    }
+    longest_print(us, ranks, iters);
     printf("]}\n");
     return 0;
 }

@@ -8,23 +8,18 @@
 #include <assert.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "proto/fccclient.h"
+#include "tests/bench/program_ranks.h"
 
-enum { TEXT_MOST = 65536, RANKS_MOST = 64, LIST_MOST = 32, WARM = 3 };
+enum { TEXT_MOST = 65536, LIST_MOST = 32, WARM = 3 };
 
 struct shared {
-    struct fcc_unique_id id;
-    _Atomic int known;
+    struct meeting meeting;
     char unbound[512]; /* rank 0's reason */
 };
 
@@ -88,22 +83,6 @@ static void cuda_open(int ordinal)
     cuda(gpu.device_get(&device, ordinal));
     cuda(gpu.context_retain(&context, device));
     cuda(gpu.context_set(context));
-}
-
-static void must(int status)
-{
-    if (!status)
-        return;
-    (void)fprintf(stderr, "%s\n", fcc_last_error());
-    exit(1);
-}
-
-static double now_us(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
 /* Cuts a list like a=1,b=2 in place, at `by`: names and what is behind them. Returns their number. */
@@ -207,14 +186,7 @@ static void rank_run(struct shared *s, double *us, int rank, int ranks, char **a
 
     for (int i = 0; i < nsizes; i++)
         sizes[i] = (struct fcc_program_size){names[i], atoll(values[i])};
-    must(fcc_connect(&options, &context));
-    if (rank == 0) {
-        must(fcc_get_unique_id(context, &s->id));
-        atomic_store(&s->known, 1);
-    }
-    while (!atomic_load(&s->known))
-        (void)usleep(1000);
-    must(fcc_comm_init(context, &s->id, ranks, rank, &kind, &comm));
+    comm = meeting_join(&s->meeting, rank, ranks, &options, &kind, &context);
     must(fcc_program_open(comm, text, length, sizes, nsizes, &p));
     tensors_give(p, comm, argv[7]);
     const int nscalars = list_cut(argv[8], '=', names, values);
@@ -236,10 +208,9 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: program_fcc RANKS ITERS SOCKET FILE cpu|cuda SIZES TENSORS SCALARS\n");
         return 2;
     }
-    const size_t bytes = sizeof(struct shared) + (size_t)ranks * (size_t)iters * sizeof(double);
-    struct shared *s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    double *us = (double *)(void *)(s + 1);
-    if (s == MAP_FAILED)
+    double *us;
+    struct shared *s = ranks_share(sizeof(*s), ranks, iters, &us);
+    if (!s)
         return 1;
     for (int r = 0; r < ranks; r++) {
         if (fork() == 0) {
@@ -247,16 +218,10 @@ int main(int argc, char **argv)
             _exit(0);
         }
     }
-    for (int r = 0, status; r < ranks; r++)
-        if (wait(&status) < 0 || status)
-            return 1;
+    if (ranks_wait(ranks))
+        return 1;
     printf("{\"us\": [");
-    for (int i = 0; i < iters; i++) {
-        double longest = 0;
-        for (int r = 0; r < ranks; r++)
-            longest = us[r * iters + i] > longest ? us[r * iters + i] : longest;
-        printf("%s%.1f", i ? ", " : "", longest);
-    }
+    longest_print(us, ranks, iters);
     for (char *at = s->unbound; *at; at++) /* as JSON has it */
         if ((unsigned char)*at < ' ' || *at == '"' || *at == '\\')
             *at = '\'';

@@ -79,6 +79,18 @@ static inline void operators_await(const struct story *s, long more)
             CHECK(now_ms() < until);
 }
 
+/* Nodes with service managers that keep so many descriptors, and a job whose ranks have run some operators. */
+static inline struct story *story_begin(struct test_daemon *d, int nodes, int keeps, struct ranks *r)
+{
+    struct story *story = shared_memory(sizeof(*story));
+
+    keepers_start(nodes, keeps);
+    daemons_start(d, nodes, NULL);
+    ranks_start(r, RANKS, worker_rank, story);
+    operators_await(story, 10);
+    return story;
+}
+
 /* All ranks end after the same operator, which none of them has come to. */
 static inline void story_end(struct story *s, struct ranks *r)
 {

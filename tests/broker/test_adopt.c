@@ -26,13 +26,9 @@ static long memory_kb(pid_t pid)
 static void taken_over(int number)
 {
     struct test_daemon d;
-    struct story *story = shared_memory(sizeof(*story));
     struct ranks r;
 
-    keepers_start(1, 64);
-    daemons_start(&d, 1, NULL);
-    ranks_start(&r, RANKS, worker_rank, story);
-    operators_await(story, 10);
+    struct story *story = story_begin(&d, 1, 64, &r);
     pid_t worker = worker_of("test");
     CHECK(worker > 0);
     for (int i = 0; i < 3; i++) {
@@ -250,14 +246,10 @@ static void known(void)
 static void silent(void)
 {
     struct test_daemon d;
-    struct story *story = shared_memory(sizeof(*story));
     fcc_context *more;
     struct ranks r;
 
-    keepers_start(1, 64);
-    daemons_start(&d, 1, NULL);
-    ranks_start(&r, RANKS, worker_rank, story);
-    operators_await(story, 10);
+    struct story *story = story_begin(&d, 1, 64, &r);
     pid_t worker = worker_of("test");
     CHECK(!kill(worker, SIGSTOP));
     keeper_restart(&d, 0, SIGKILL);

@@ -117,7 +117,6 @@ static void cannot_start(void)
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof(a);
     int taken = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct story *story = shared_memory(sizeof(*story));
     char where[32];
     struct test_daemon d;
     struct ranks r;
@@ -126,10 +125,7 @@ static void cannot_start(void)
     CHECK(taken >= 0 && !bind(taken, (const struct sockaddr *)&a, length) && !listen(taken, 1) &&
           !getsockname(taken, (struct sockaddr *)&a, &length));
     (void)snprintf(where, sizeof(where), "127.0.0.1:%d", ntohs(a.sin_port));
-    keepers_start(1, 64);
-    daemons_start(&d, 1, NULL);
-    ranks_start(&r, RANKS, worker_rank, story);
-    operators_await(story, 10);
+    struct story *story = story_begin(&d, 1, 64, &r);
     pid_t worker = worker_of("test");
     CHECK(!stat(d.socket, &before));
     keeper_kill(&d, 0, SIGKILL);
@@ -186,7 +182,6 @@ static void keys_run(struct keys *keys, bool agree)
 
 static void key(void)
 {
-    struct story *story = shared_memory(sizeof(*story));
     struct keys *keys = shared_memory(sizeof(*keys));
     char path[160];
     const char *const options[] = {"--cluster-key", path, NULL};
@@ -196,10 +191,7 @@ static void key(void)
     (void)snprintf(path, sizeof(path), "%s/other.key", test_directory());
     FILE *f = fopen(path, "we");
     CHECK(f && fprintf(f, "%064d", 1) == 64 && fclose(f) == 0 && chmod(path, 0600) == 0);
-    keepers_start(2, 64);
-    daemons_start(&d, 2, NULL);
-    ranks_start(&r, RANKS, worker_rank, story);
-    operators_await(story, 10);
+    struct story *story = story_begin(&d, 2, 64, &r);
     keeper_kill(&d, 1, SIGKILL);
     keeper_next(&d, 1, options);
     operators_await(story, 10);
@@ -322,13 +314,9 @@ static void other_page(void)
 static void broken_entries(void)
 {
     struct test_daemon d;
-    struct story *story = shared_memory(sizeof(*story));
     struct ranks r;
 
-    keepers_start(1, 128);
-    daemons_start(&d, 1, NULL);
-    ranks_start(&r, RANKS, worker_rank, story);
-    operators_await(story, 10);
+    struct story *story = story_begin(&d, 1, 128, &r);
     pid_t worker = worker_of("test");
     for (int way = 0; way < 6; way++) {
         fcc_context *context;

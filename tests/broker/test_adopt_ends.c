@@ -65,15 +65,11 @@ static void other_version(void)
 static void older_worker(void)
 {
     const char *mine = getenv("FCCD_BINARY"), *oldest = getenv("FCC_TEST_OLDEST");
-    struct story *story = shared_memory(sizeof(*story));
     struct test_daemon d;
     struct ranks r;
 
     CHECK(!setenv("FCCD_BINARY", oldest ? oldest : "build/tests/oldest/bin/fccd", 1));
-    keepers_start(1, 64);
-    daemons_start(&d, 1, NULL);
-    ranks_start(&r, RANKS, worker_rank, story);
-    operators_await(story, 10);
+    struct story *story = story_begin(&d, 1, 64, &r);
     CHECK(mine ? !setenv("FCCD_BINARY", mine, 1) : !unsetenv("FCCD_BINARY"));
     keeper_restart(&d, 0, SIGKILL);
     operators_await(story, 10);
@@ -173,14 +169,10 @@ static void strangers(void)
 {
     static const char *const names[] = {"worker-3", "process-3", "account-4711", "page", "something"};
     struct test_daemon d;
-    struct story *story = shared_memory(sizeof(*story));
     struct ranks r;
     int pair[2];
 
-    keepers_start(1, 64);
-    daemons_start(&d, 1, NULL);
-    ranks_start(&r, RANKS, worker_rank, story);
-    operators_await(story, 10);
+    struct story *story = story_begin(&d, 1, 64, &r);
     int kept = keeper_count(0);
     for (int i = 0; i < 4; i++) { /* the first page that comes is the broker's */
         struct control_adopted m = {.msg = {.type = CONTROL_ADOPTED}, .version = 1};

@@ -380,7 +380,8 @@ FAKE(device_count, (int *count), *count = fake_driver.gpus)
 FAKE(device_get, (int *device, int ordinal), *device = ordinal + 10)
 FAKE(device_uuid, (struct driver_uuid * uuid, int device), memset(uuid, FAKE_UUID(device - 10), sizeof(*uuid)))
 FAKE(device_attribute, (int *value, int attribute, int device),
-     (broken((attribute != 122 && attribute != 10013) || device < 10), *value = !fake_driver.no_stream_words))
+     (broken((attribute != 122 && attribute != 10013 && attribute != 75) || device < 10),
+      *value = attribute == 75 ? 9 : !fake_driver.no_stream_words))
 FAKE_ON_GPU(synchronize, (void), count(&fake_driver.synchronized, 1)) /* the tests' streams have finished by then */
 FAKE(context_retain, (void **context, int device),
      (broken(device < 10), count(&fake_driver.contexts, 1), *context = &fake_driver))

@@ -91,8 +91,10 @@ struct fake_gpus {
     uint32_t failing_rank;
     _Atomic uint32_t failing_epoch; /* ... that is its communicator's launch of this number; 0: any */
     struct gpu_failure failure;
+    _Atomic uint32_t by_tiles;     /* products by tiles that ranks have launched */
     _Atomic uint32_t by_lanes;     /* launches that came by another lane than the first */
     _Atomic uint32_t compile_hold; /* 1: the compiler does not end */
+    char compile_refuses[32];      /* a source with this text does not compile; "": all do. Set while nothing compiles */
     /* what there is, and must be gone when the worker closes its GPUs */
     _Atomic int contexts, memories, registered, launches;
     _Atomic int codes;    /* generated kernels that are loaded */

@@ -169,7 +169,14 @@ static inline void await(const _Atomic int *word, int value)
     }
 }
 
-/* ... becomes at most `value`. */
+/* All n ranks come to the step with this number: 1, 2, ... *mine is this rank's, and *step counts those who have come, of all. */
+static inline void step_meet(_Atomic int *step, int n, int *mine)
+{
+    (*step)++;
+    await(step, ++*mine * n);
+}
+
+/* A word that processes share becomes at most `value`. */
 static inline void await_less(const _Atomic int *word, int value)
 {
     double until = now_ms() + 20e3;
@@ -298,6 +305,38 @@ static inline void late_wait(void *argument)
 static inline void stream_be_late(void *stream)
 {
     CHECK(gpu.stream_function(stream, late_wait, NULL) == 0);
+}
+
+/* ---- a communicator's end, as a program sees it ---- */
+
+/* Its status word says that it has ended. */
+static inline void status_await(fcc_comm *comm)
+{
+    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
+    const int32_t *word;
+
+    OK(fcc_comm_status(comm, &word));
+    while (!__atomic_load_n(word, __ATOMIC_ACQUIRE))
+        CHECK(now_ms() < until);
+}
+
+/* It has ended, and what the stream has, and replays of the graph, if there is one, are over before they have begun. */
+static inline void stream_over(fcc_comm *comm, void *stream, void *graph)
+{
+    status_await(comm);
+    stream_sync(stream);
+    for (int i = 0; i < 3 && graph; i++)
+        driver->graph_launch(graph, stream);
+    stream_sync(stream);
+}
+
+/* The end has ended a run of this rank, whose result is undefined: the program hears of it, once, when it has synchronized the stream. */
+static inline void cut_check(fcc_comm *comm, void *stream, int status, const char *says)
+{
+    stream_sync(stream);
+    FAILS(fcc_comm_error_wait(comm, -1), status, says);
+    OK(fcc_comm_error_wait(comm, -1));
+    OK(fcc_comm_error(comm));
 }
 
 /* ---- an operator with buffers of its own. Nothing is computed ---- */

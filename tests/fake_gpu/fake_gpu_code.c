@@ -36,6 +36,10 @@ int fake_code_compile(int gpu, const char *source, void **image, size_t *bytes, 
     (void)atomic_fetch_add(&control->compiling, 1);
     while (control->compile_hold)
         (void)usleep(1000);
+    if (control->compile_refuses[0] && strstr(source, control->compile_refuses)) {
+        (void)atomic_fetch_sub(&control->compiling, 1);
+        return error_set(e, -EIO, "the compiler for GPUs (fake): it has refused %s", control->compile_refuses);
+    }
     wrong(!strstr(source, "#include \"kernels/gpu/device/generated.h\"") || !strstr(source, "GENERATED_KERNEL("), "a source");
     if (asprintf(&made, IMAGE "%zu", strlen(source)) < 0)
         return error_set(e, -ENOMEM, "out of memory");

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/gpu/device/tiles/tiles_order.h"
 #include "kernels/plan/dtype.h"
 #include "tests/bed/unwatched.h"
 #include "tests/fake_gpu/fake_gpu_rings.h"
@@ -15,6 +16,11 @@
 static size_t element_bytes(const struct rings_pieces *p)
 {
     return p->dtype == FCC_F32 ? 4 : 2;
+}
+
+static bool in_sequence(const struct rings_pieces *p)
+{
+    return p->sequential == PIECES_SEQUENCE;
 }
 
 static unsigned char *row_at(const struct rings_pieces *p, uint64_t at, int64_t stride, int64_t row)
@@ -102,7 +108,7 @@ static struct gpu_collective headers_of(const struct rings_call *call)
                                .continues = call->part > 0};
     int64_t first;
 
-    if (!p->sequential) {
+    if (!in_sequence(p)) {
         w.in_elements = w.out_elements = p->gathers ? p->k : p->n;
         w.rows = (uint32_t)p->m;
     } else if (p->gathers && p->m) {
@@ -225,7 +231,7 @@ static void gathered_store(const struct rings_pieces *p, unsigned char *every)
 static void gather(struct rings_run *run, const struct rings_pieces *p)
 {
     const uint32_t rank = run->rings->rank;
-    const int64_t own = p->rows[rank], at = p->sequential || !rank ? 0 : p->rows[0];
+    const int64_t own = p->rows[rank], at = in_sequence(p) || !rank ? 0 : p->rows[0];
     const size_t size = element_bytes(p), bytes = (size_t)(own * p->k) * size;
     unsigned char *rows = room_new(own * p->k), *every = room_new(p->m * p->k);
 
@@ -234,7 +240,7 @@ static void gather(struct rings_run *run, const struct rings_pieces *p)
     run->moved->in = address_of(rows);
     run->moved->out = address_of(every);
     if (rings_headers_meet(run)) {
-        if (!p->sequential) {
+        if (!in_sequence(p)) {
             memcpy(every + (size_t)(at * p->k) * size, rows, bytes);
             exchange_set(run, p, true);
             run->moved->out += rank ? 0 : bytes;
@@ -252,7 +258,7 @@ void rings_pieces_run(struct rings_run *run, const struct rings_call *call)
 
     if (p->gathers)
         gather(run, p);
-    else if (p->sequential)
+    else if (in_sequence(p))
         sum_in_sequence(run, call);
     else
         sum_in_pieces(run, p);
@@ -273,14 +279,19 @@ static void check_contract(const struct rings *r, const struct rings_pieces *p)
     wrong((p->m > 1 && (p->a_stride < p->k || p->c_stride < p->n)) || (p->k > 1 && p->b_stride < p->n), "rows that overlap");
     wrong(p->gathered && (!p->gathers || (p->m > 1 && p->gathered_stride < p->k)), "what is gathered");
     wrong(p->gathers && p->scatters, "what is gathered is scattered");
-    wrong(!p->sequential && r->nranks != 2, "pieces of more than two ranks");
+    wrong(p->sequential > PIECES_TILES, "the way of a product in pieces");
+    wrong(!in_sequence(p) && r->nranks != 2, "pieces of more than two ranks");
+    wrong(p->sequential == PIECES_TILES && !tiles_can(p->m, row, element_bytes(p)), "a product by tiles of such a size");
+    wrong(p->sequential == PIECES_TILES && r->level < PIECES_HOPPER, "a product by tiles that not all ranks can run");
+    if (p->sequential == PIECES_TILES)
+        (void)atomic_fetch_add(&control->by_tiles, 1);
     for (uint32_t s = 0; s < r->nranks; s++)
         wrong(p->rows[s] < 0 || p->rows[s] > p->m, "rows of a rank");
     wrong((!p->gathers || r->nranks == 2) && sum_of(p->rows, r->nranks) != p->m, "the ranks' rows are not M");
     wrong((uint64_t)row * element_bytes(p) > RINGS_PIECES_ROW, "a row that is too long");
-    wrong(p->gathers && p->sequential && !kept && (uint64_t)(p->m * p->k) * element_bytes(p) > RINGS_GATHERED_MOST,
+    wrong(p->gathers && in_sequence(p) && !kept && (uint64_t)(p->m * p->k) * element_bytes(p) > RINGS_GATHERED_MOST,
           "what is gathered has no room");
-    wrong(p->gathers && p->sequential && p->a_stride != p->k && own > 1 &&
+    wrong(p->gathers && in_sequence(p) && p->a_stride != p->k && own > 1 &&
               (uint64_t)(own * p->k) * element_bytes(p) > RINGS_GATHERED_MOST,
           "rows that lie apart have no room");
 }
@@ -288,7 +299,7 @@ static void check_contract(const struct rings *r, const struct rings_pieces *p)
 int rings_in_pieces(struct rings *r, const struct rings_pieces *what, void *stream, struct error *e)
 {
     int status = call_check(FAKE_PREPARED_START, r->gpu.number, "launching a product", e);
-    const int64_t parts = rings_pieces_runs(what, r->nranks);
+    const int64_t parts = in_sequence(what) ? rings_pieces_runs(what, r->nranks) : 1;
 
     check_contract(r, what);
     for (int64_t part = 0; part < parts && !status; part++) {

@@ -6,6 +6,7 @@
 #ifndef FAKE_GPU_PIECES_H
 #define FAKE_GPU_PIECES_H
 
+#include "kernels/gpu/device/tiles/tiles_order.h"
 #include "kernels/gpu/rings.h"
 #include "kernels/plan/dtype.h"
 #include "tests/fake_gpu/fake_gpu_products.h"
@@ -136,12 +137,29 @@ static inline float piece_round(enum fcc_dtype dtype, float v)
     return out;
 }
 
+static inline uint64_t piece_sent(const struct piece_case *c)
+{
+    return (uint64_t)(c->m * (c->kind == GATHER ? c->k[0] : c->n[0])) * element_bytes(c->dtype) / 2;
+}
+
+/* Whether two ranks multiply by tiles: fake GPUs are Hopper's. */
+static inline bool is_by_tiles(const struct piece_case *c, int nranks)
+{
+    const char *wish = getenv("FCC_FUSED");
+
+    return nranks == 2 && (c->schedule & ~FCC_SCHEDULE_ANY_ORDER) != FCC_SCHEDULE_SEQUENTIAL &&
+           tiles_can(c->m, c->kind == GATHER ? c->k[0] : c->n[0], element_bytes(c->dtype)) &&
+           (wish ? !strcmp(wish, "tiles") : tiles_pay(c->m, piece_sent(c)));
+}
+
+/* By tiles, too, the owner of a row adds in f32 what the other rank has rounded. */
 static inline bool is_in_pieces(const struct piece_case *c, int nranks)
 {
-    const uint64_t bytes = (uint64_t)(c->m * (c->kind == GATHER ? c->k[0] : c->n[0])) * element_bytes(c->dtype) / 2;
+    const uint64_t bytes = piece_sent(c);
     const uint32_t schedule = c->schedule & ~FCC_SCHEDULE_ANY_ORDER;
 
-    return nranks == 2 && (schedule == FCC_SCHEDULE_FUSED || (schedule == FCC_SCHEDULE_AUTO && bytes >= RINGS_PIECES_LEAST));
+    return nranks == 2 && (is_by_tiles(c, nranks) || schedule == FCC_SCHEDULE_FUSED ||
+                           (schedule == FCC_SCHEDULE_AUTO && bytes >= RINGS_PIECES_LEAST));
 }
 
 static UNWATCHED void terms_add(float *out, float factor, const float *row, int64_t n)

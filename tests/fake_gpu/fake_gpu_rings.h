@@ -17,6 +17,7 @@ struct rings {
     struct client_driver driver;
     uint32_t rank, nranks;
     bool has_library;                      /* all ranks have */
+    uint32_t level;                        /* enum pieces_level, of all ranks */
     struct rings_head *heads[RINGS_RANKS]; /* all ranks' */
     _Atomic uint64_t *failures[RINGS_RANKS];
     _Atomic uint64_t *products;                       /* how many runs of products there were */

@@ -105,7 +105,8 @@ struct rings *rings_open(int gpu, const struct gpu_prepared_plan *plan, const st
     r->driver = *driver;
     r->rank = plan->rank;
     r->nranks = plan->shape.nranks;
-    r->has_library = plan->shape.n != 0;
+    r->level = (uint32_t)plan->shape.n;
+    r->has_library = r->level != 0;
     wrong(2 * plan->slots_bytes < rings_bytes(r->nranks), "too little memory for rings");
     wrong(!memory->failed || memory->failed % 8, "no word of runs that were given up");
     for (uint32_t p = 0; p < r->nranks; p++) {

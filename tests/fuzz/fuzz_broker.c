@@ -10,7 +10,6 @@
  * asked for; and when all have gone nothing is left of them, no visitor, no job, no account, no process, no descriptor. Metrics
  * are OpenMetrics whatever ledgers say: counters never fall, buckets of a histogram never do from one to the next, and a number is a number.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
@@ -527,18 +526,6 @@ static void step(struct input *in)
     }
     if (which & 0x10)
         turn(1);
-}
-
-static int descriptors_count(void)
-{
-    DIR *d = opendir("/proc/self/fd");
-    int n = 0;
-
-    FUZZ_CHECK(d != NULL);
-    while (readdir(d))
-        n++;
-    (void)closedir(d);
-    return n;
 }
 
 static void directory_remove(void)

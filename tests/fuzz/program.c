@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/fuzz/program.h"
 
-#include <dirent.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -423,18 +422,6 @@ static bool all_are_answered(char missing[BED_TEXT])
             return false;
     }
     return true;
-}
-
-static int descriptors_count(void)
-{
-    DIR *d = opendir("/proc/self/fd");
-    int n = 0;
-
-    FUZZ_CHECK(d != NULL);
-    while (readdir(d))
-        n++;
-    (void)closedir(d);
-    return n;
 }
 
 void program_run(const struct program_kind *program, const uint8_t *data, size_t size)

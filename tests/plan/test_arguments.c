@@ -298,7 +298,8 @@ static void test_attributes(void **state)
     assert_null(op_spec(FCC_OP_COUNT));
 }
 
-/* What ranks say of themselves when they open rings: whether all of them have the vendor's library of products. */
+/* What ranks say of themselves when they open rings: whether all of them have the vendor's library of products, and
+ * more: what all have. */
 static void test_rings(void **state)
 {
     struct problem *problem = problem_new(RANKS);
@@ -318,9 +319,14 @@ static void test_rings(void **state)
         assert_int_equal(problem_begin(problem, FCC_OP_RINGS), 0);
         assert_int_equal(op_match(args, RANKS, problem, &e), 0);
         assert_int_equal(problem->dim[DIM_N], lacks < 0 || lacks == 2 * RANKS);
-        words[0][1] = 2;
+        for (int r = 0; r < RANKS; r++) /* the least of them, if all say something */
+            words[r][1] = 3 - r % 3;
+        assert_int_equal(problem_begin(problem, FCC_OP_RINGS), 0);
+        assert_int_equal(op_match(args, RANKS, problem, &e), 0);
+        assert_int_equal(problem->dim[DIM_N], lacks < RANKS || lacks == 2 * RANKS ? 3 - (RANKS > 2 ? 2 : RANKS - 1) : 0);
+        words[0][1] = 4;
         args[0].nattrs = 2;
-        expect_text(op_check(&args[0], RANKS, 0, &e), &e, "library: allowed is one number, 0 or 1");
+        expect_text(op_check(&args[0], RANKS, 0, &e), &e, "library: allowed is one number, 0 to 3");
     }
     problem_free(problem);
 }

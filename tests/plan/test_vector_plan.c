@@ -137,14 +137,26 @@ static bool reads_input(const struct slice *s)
     return s->kind != SLICE_WAIT && s->kind != SLICE_FORWARD;
 }
 
-/* Workgroups take turns at random. No rank ends before every slice that reads its input or stores into its result has; where each reduces all, these are
- * its own. */
+/* Whether a node's ranks have not ended the operator before the slice is done: it is theirs, or stores into a result of theirs. */
+static bool concerns(const struct test_case *c, int from, const struct slice *s, int node)
+{
+    bool does = c->problem->node_of[from] == node;
+
+    for (int q = 0; q < c->problem->nranks && s->kind == SLICE_REDUCE; q++)
+        does |= c->problem->node_of[q] == node && plan_reaches(c->plans[from], s->dst, q);
+    return does && reads_input(s);
+}
+
+/* Workgroups take turns at random. On one node no rank ends before every slice that reads its input or stores into its result has; of several nodes
+ * none does, all of whose ranks a worker lets end together. */
 static void expect_end(const struct test_case *c)
 {
     static bool flags[RANKS][FLAGS];
     uint32_t next[RANKS] = {0}, *left[RANKS];
     int n = c->problem->nranks, ended = 0, idle = 0;
-    int64_t busy = 0; /* slices of any rank that read inputs, or what was made of them */
+    const bool together = plan_is_over_nodes(c->problem);
+    int64_t busy[RANKS] = {0}; /* by node: slices that concern it */
+    int going[RANKS] = {0};    /* by node: ranks that have not ended */
 
     memset(flags, 0, sizeof(flags));
     for (int r = 0; r < n; r++) {
@@ -153,7 +165,10 @@ static void expect_end(const struct test_case *c)
         for (uint32_t g = 0; g < c->plans[r]->ngroups; g++)
             left[r][g] = c->plans[r]->groups[g].slices;
         for (uint32_t i = 0; i < c->plans[r]->nslices; i++)
-            busy += reads_input(&c->plans[r]->slices[i]);
+            for (int node = 0; node < n; node++)
+                busy[node] += concerns(c, r, &c->plans[r]->slices[i], node);
+        going[c->problem->node_of[r]] += c->plans[r]->nslices > 0;
+        ended += c->plans[r]->nslices == 0;
     }
     for (int r = (int)random_below(n); ended < n && idle <= 8 * n; r = idle > 4 * n ? (r + 1) % n : (int)random_below(n)) {
         const struct plan *plan = c->plans[r];
@@ -164,10 +179,13 @@ static void expect_end(const struct test_case *c)
         idle = ready ? 0 : idle + 1;
         if (!ready)
             continue;
-        busy -= reads_input(s);
-        ended += ++next[r] == plan->nslices;
-        EXPECT(next[r] < plan->nslices || busy == 0 || op_spec(plan->op)->exchange != EXCHANGE_REDUCE ||
-               reduce_is_by_all(c->problem, &plan->schedule));
+        for (int node = 0; node < n; node++)
+            busy[node] -= concerns(c, r, s, node);
+        const int here = c->problem->node_of[r];
+        const bool is_over = ++next[r] == plan->nslices;
+        ended += is_over;
+        going[here] -= is_over;
+        EXPECT(!is_over || (together && going[here]) || busy[here] == 0 || op_spec(plan->op)->exchange != EXCHANGE_REDUCE);
         if (s->group == SLICE_NO_GROUP || --left[r][s->group])
             continue;
         for (int q = 0; q < n; q++)

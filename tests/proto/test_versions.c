@@ -35,16 +35,16 @@ static bool explained(const char *refusal, const char *want)
 /* A fccd's words, of those that have been said in five versions and of those of today. */
 static void words(void)
 {
-    CHECK(agreed("hello: protocol version 7: this fccd speaks version 5", 5));
-    CHECK(agreed("hello: protocol version 7: this fccd speaks version 4", FCC_PROTO_VERSION));
-    CHECK(agreed("hello: protocol version 7: this fccd speaks version 7", FCC_PROTO_VERSION));
-    CHECK(agreed("hello: protocol version 7: this fccd (0.0.1) speaks versions 3 to 5: upgrade fccd", 5));
-    CHECK(agreed("hello: protocol version 7: this fccd (0.0.1) speaks versions 3 to 4: upgrade fccd", FCC_PROTO_VERSION));
-    CHECK(
-        agreed("hello: protocol version 7: this fccd (9.0.0) speaks versions 8 to 9: upgrade libfccclient", FCC_PROTO_VERSION));
+    CHECK(agreed("hello: protocol version 8: this fccd speaks version 5", 5));
+    CHECK(agreed("hello: protocol version 8: this fccd speaks version 4", FCC_PROTO_VERSION));
+    CHECK(agreed("hello: protocol version 8: this fccd speaks version 8", FCC_PROTO_VERSION));
+    CHECK(agreed("hello: protocol version 8: this fccd (0.0.1) speaks versions 3 to 5: upgrade fccd", 5));
+    CHECK(agreed("hello: protocol version 8: this fccd (0.0.1) speaks versions 3 to 4: upgrade fccd", FCC_PROTO_VERSION));
+    CHECK(agreed("hello: protocol version 8: this fccd (9.0.0) speaks versions 9 to 10: upgrade libfccclient",
+                 FCC_PROTO_VERSION));
     CHECK(agreed("hello: job: allowed are 1 to 63 characters", FCC_PROTO_VERSION));
-    CHECK(explained("hello: protocol version 7: this fccd speaks version 4", "speaks versions 5 to "));
-    CHECK(explained("hello: protocol version 7: this fccd speaks version 4", ": upgrade fccd"));
+    CHECK(explained("hello: protocol version 8: this fccd speaks version 4", "speaks versions 5 to "));
+    CHECK(explained("hello: protocol version 8: this fccd speaks version 4", ": upgrade fccd"));
     CHECK(explained("hello: protocol version 5: this fccd speaks version 9",
                     ": upgrade libfccclient (or the Python package fccd)"));
     CHECK(!explained("hello: job: allowed are 1 to 63 characters", "upgrade"));
@@ -129,7 +129,9 @@ static void older_daemon(void)
     fcc_context *context;
     fcc_comm *comm;
     fcc_tracker *tracker;
+    fcc_program *program;
     struct fcc_unique_id id;
+    static const char text[] = "program twice(N = 8)\nin x: f32[N]\nout y: f32[N]\ny = x * 2\n";
 
     CHECK(setenv("FCCD_BINARY", built("tests/oldest/bin/fccd"), 1) == 0);
     daemon_start(&d, NULL);
@@ -141,6 +143,8 @@ static void older_daemon(void)
     OK(fcc_comm_init(context, &id, 1, 0, NULL, &comm));
     OK(fcc_noop(comm));
     FAILS(fcc_tracker_create(comm, &tracker), -EOPNOTSUPP, "which has none: upgrade fccd");
+    FAILS(fcc_program_open(comm, text, strlen(text), NULL, 0, &program), -EOPNOTSUPP,
+          "rank 0: ", "speaks version 5 of the protocol", "none like this library's: upgrade fccd");
     OK(fcc_noop(comm));
     fcc_comm_destroy(comm);
     fcc_disconnect(context);

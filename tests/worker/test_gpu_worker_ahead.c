@@ -38,8 +38,7 @@ static void work_enqueue(const struct product *p, enum work work, void *stream, 
 /* All ranks come to the step with this number: 1, 2, ... */
 static void meet(struct scene *scene, int n, int *step)
 {
-    scene->step++;
-    await(&scene->step, ++*step * n);
+    step_meet(&scene->step, n, step);
 }
 
 /* The fake GPUs with a daemon, and PAIR ranks. */

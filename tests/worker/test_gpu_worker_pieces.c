@@ -47,6 +47,8 @@ static void large_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     for (int kind = 0; kind < KINDS; kind++)
         for (int i = 0; i < 2; i++) {
+            if (!test_takes((size_t)kind + (size_t)i)) /* of each schedule one kind */
+                continue;
             struct piece_case c =
                 piece_of(&r, (enum kind)kind, FCC_F32, kind == GATHER ? 1200 : 8400, kind == GATHER ? 3 : 1025);
             for (int p = 0; p < r.n; p++)
@@ -68,6 +70,69 @@ static void large(void)
 static void large_of_three(void)
 {
     fake_ranks_run(GPUS, large_rank, NULL);
+}
+
+/* ---- by tiles ---- */
+
+/* All cases that can, where all ranks wish it; none, where one rank wishes pieces; else the large ones. */
+enum { WISH_TILES, WISH_NONE, WISH_APART };
+
+static void tiles_rank(int rank, const struct ranks *all, void *argument)
+{
+    const int wish = *(const int *)argument;
+    struct piece_case c;
+    struct rank r;
+
+    if (wish != WISH_NONE)
+        CHECK(setenv("FCC_FUSED", wish == WISH_APART && rank == 0 ? "pieces" : "tiles", 1) == 0);
+    fcc_context *context = pieces_open(&r, rank, all, 0);
+    for (int i = 0; i < test_rounds(30); i++) {
+        const enum kind kind = (enum kind)(i % KINDS);
+        const int before = (int)fake->by_tiles, m = wish == WISH_NONE ? 512 + i : 1 + i * 7;
+        if (wish == WISH_APART)
+            CHECK(setenv("FCC_FUSED", "pieces", 1) == 0); /* what is expected */
+        c = piece_of(&r, kind,
+                     i % 5 == 4 ? FCC_F32
+                     : i % 2    ? FCC_F16
+                                : FCC_BF16,
+                     m,
+                     i % 4 == 3                            ? 20
+                     : wish == WISH_NONE && kind != GATHER ? 2048
+                                                           : 24 + 8 * (i % 3));
+        for (int p = 0; p < r.n && kind == GATHER; p++) /* N may differ */
+            c.n[p] += p;
+        for (int p = 0; p < r.n; p++)
+            c.k[p] = kind != GATHER ? i % 6 + p : wish == WISH_NONE ? 2048 : 8 + 4 * (i % 2);
+        c.schedule = wish == WISH_APART || i % 2 ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_AUTO;
+        OK(fcc_noop(r.comm));
+        piece_works(&r, &c, i);
+        OK(fcc_noop(r.comm)); /* both have launched it */
+        CHECK(is_by_tiles(&c, r.n) == ((int)fake->by_tiles > before));
+        if (i % 5 == 2)
+            sum_works(&r, 1000);
+    }
+    CHECK((fake->by_tiles > 0) == (wish != WISH_APART));
+    pieces_close(&r, context);
+}
+
+static void tiles_of_wish(int wish)
+{
+    fake_ranks_run(PAIR, tiles_rank, &wish);
+}
+
+static void tiles(void)
+{
+    tiles_of_wish(WISH_NONE);
+}
+
+static void tiles_wished(void)
+{
+    tiles_of_wish(WISH_TILES);
+}
+
+static void tiles_apart(void)
+{
+    tiles_of_wish(WISH_APART);
 }
 
 /* ---- graphs ---- */
@@ -205,6 +270,9 @@ int main(int argc, char *argv[])
     static const struct test tests[] = {{"random_cases", random_cases, 400},
                                         {"large", large, 400},
                                         {"large_of_three", large_of_three, 400},
+                                        {"tiles", tiles, 400},
+                                        {"tiles_wished", tiles_wished, 400},
+                                        {"tiles_apart", tiles_apart, 400},
                                         {"graphs", graphs, 200},
                                         {"graphs_of_three", graphs_of_three, 200},
                                         {"buffers", buffers, 200},

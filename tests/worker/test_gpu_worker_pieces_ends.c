@@ -30,22 +30,6 @@ static void scenes_run(int n, void (*rank)(int, const struct ranks *, void *))
     fake_stop(&d);
 }
 
-static void meet(struct scene *scene, int n, int *mine)
-{
-    scene->step++;
-    await(&scene->step, ++*mine * n);
-}
-
-static void status_await(const struct rank *r)
-{
-    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
-    const int32_t *word;
-
-    OK(fcc_comm_status(r->comm, &word));
-    while (!__atomic_load_n(word, __ATOMIC_ACQUIRE))
-        CHECK(now_ms() < until);
-}
-
 static struct piece_case case_in(const struct rank *r, const struct scene *scene)
 {
     struct piece_case c = piece_of(r, scene->kind, FCC_F32, 14, 33);
@@ -80,26 +64,13 @@ static void over_check(struct rank *r, const struct scene *scene, void *graph, i
 {
     const struct piece_case c = case_in(r, scene);
 
-    status_await(r);
-    stream_sync(r->stream);
-    for (int i = 0; i < 3 && graph; i++)
-        driver->graph_launch(graph, r->stream);
-    stream_sync(r->stream);
+    stream_over(r->comm, r->stream, graph);
     FAILS(piece_enqueue(r, &c, NULL), status, says);
     FAILS(fcc_refuse_enqueue(r->comm, kind_names[c.kind], "why", r->stream), status, says);
     FAILS(fcc_products_prepare(r->comm), status, says);
     FAILS(fcc_noop(r->comm), status, says);
     if (graph)
         driver->graph_destroy(graph);
-}
-
-/* The end has ended a run of this rank, whose result is undefined: the program hears of it, once. */
-static void cut_check(const struct rank *r, int status, const char *says)
-{
-    stream_sync(r->stream);
-    FAILS(fcc_comm_error_wait(r->comm, -1), status, says);
-    OK(fcc_comm_error_wait(r->comm, -1));
-    OK(fcc_comm_error(r->comm));
 }
 
 static void late_rank(int rank, const struct ranks *all, void *argument)
@@ -117,12 +88,12 @@ static void late_rank(int rank, const struct ranks *all, void *argument)
     piece_begin(&r, scene, graph);
     stream_sync(r.stream);
     OK(fcc_comm_error(r.comm));
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     if (rank) {
         piece_begin(&r, scene, graph);
-        cut_check(&r, -ETIMEDOUT, says);
+        cut_check(r.comm, r.stream, -ETIMEDOUT, says);
     }
-    meet(scene, all->n, &step); /* a replay could still come in time: the status is told before the GPUs are */
+    step_meet(&scene->step, all->n, &step); /* a replay could still come in time: the status is told before the GPUs are */
     over_check(&r, scene, graph, -ETIMEDOUT, says);
     pieces_close(&r, context);
 }
@@ -148,12 +119,12 @@ static void aborts_rank(int rank, const struct ranks *all, void *argument)
     void *graph = piece_make(&r, scene);
     if (rank) {
         piece_begin(&r, scene, graph);
-        cut_check(&r, -ECONNABORTED, "the loss is not a number");
+        cut_check(r.comm, r.stream, -ECONNABORTED, "the loss is not a number");
     } else {
         await(&fake->runs, all->n - 1);
         OK(fcc_comm_abort(r.comm, "the loss is not a number"));
     }
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     over_check(&r, scene, graph, -ECONNABORTED, "the loss is not a number");
     pieces_close(&r, context);
 }
@@ -179,7 +150,7 @@ static void fails_rank(int rank, const struct ranks *all, void *argument)
     OK(fcc_products_prepare(r.comm));
     for (int again = 1; again >= 0; again--) {
         struct piece_case c = case_in(&r, scene);
-        meet(scene, all->n, &step);
+        step_meet(&scene->step, all->n, &step);
         if (rank == 0) {
             fake->fail_gpu = 0;
             fake->fail = FAKE_PREPARED_START;
@@ -211,7 +182,7 @@ static void dies_rank(int rank, const struct ranks *all, void *argument)
     void *graph = piece_make(&r, scene);
     piece_begin(&r, scene, graph);
     stream_sync(r.stream);
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     if (rank == all->n - 1)
         (void)pause();
     piece_begin(&r, scene, graph);

@@ -96,21 +96,15 @@ static void failure_record(void)
 
 /* ---- what the GPUs' runtime refuses ends one operator, or one call ---- */
 
-static void meet(_Atomic int *at, int *turn, int n)
-{
-    (*at)++;
-    await(at, ++*turn * n);
-}
-
 /* Rank 0 says what is to fail, when all have come. */
 static void fail_next(int rank, enum fake_call call, uint32_t which, _Atomic int *at, int *turn, int n)
 {
-    meet(at, turn, n);
+    step_meet(at, n, turn);
     if (rank == 0) {
         fake->fail_gpu = which;
         fake->fail = call;
     }
-    meet(at, turn, n);
+    step_meet(at, n, turn);
 }
 
 static void refusal_of_launch(int rank, const struct product *p, void *stream, enum fake_call call, uint32_t which,

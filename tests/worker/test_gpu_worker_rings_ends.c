@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_gpu_worker_rings_ends.c - collectives that the ranks launch themselves on fake GPUs: ranks that do not come, die, give up or cannot
- * launch, and communicators whose ranks never launch any.
+ * launch.
  */
 #include "tests/fake_gpu/fake_gpu_own.h"
 
@@ -26,23 +26,6 @@ static void scene_run(int n, void (*rank)(int, const struct ranks *, void *), bo
     fake_stop(&d);
 }
 
-/* All ranks come to the step with this number: 1, 2, ... */
-static void meet(struct scene *scene, int n, int *mine)
-{
-    scene->step++;
-    await(&scene->step, ++*mine * n);
-}
-
-static void status_await(const struct rank *r)
-{
-    double until = now_ms() + 20e3 * (getenv("FCC_TEST_SLOW") ? 4 : 1);
-    const int32_t *word;
-
-    OK(fcc_comm_status(r->comm, &word));
-    while (!__atomic_load_n(word, __ATOMIC_ACQUIRE))
-        CHECK(now_ms() < until);
-}
-
 /* A sum, in a graph if `captured`. */
 static void *sum_make(const struct rank *r, bool captured)
 {
@@ -64,26 +47,13 @@ static void sum_begin(const struct rank *r, void *graph)
 /* The communicator has ended, stays so, and whatever comes on the stream is over before it has begun. */
 static void over_check(struct rank *r, void *graph, int status, const char *says)
 {
-    status_await(r);
-    stream_sync(r->stream);
-    for (int i = 0; i < 3 && graph; i++)
-        driver->graph_launch(graph, r->stream);
-    stream_sync(r->stream);
+    stream_over(r->comm, r->stream, graph);
     FAILS(sum_enqueue(r, FEW), status, says);
     FAILS(fcc_refuse_enqueue(r->comm, "all_reduce", "why", r->stream), status, says);
     FAILS(fcc_noop(r->comm), status, says);
     FAILS(fcc_collectives_prepare(r->comm), status, says);
     if (graph)
         driver->graph_destroy(graph);
-}
-
-/* The end has ended a run of this rank, whose result is undefined: the program hears of it, once, when it has synchronized the stream. */
-static void cut_check(const struct rank *r, int status, const char *says)
-{
-    stream_sync(r->stream);
-    FAILS(fcc_comm_error_wait(r->comm, -1), status, says);
-    OK(fcc_comm_error_wait(r->comm, -1));
-    OK(fcc_comm_error(r->comm));
 }
 
 /* ---- a rank does not come; it gives up; its process ends ---- */
@@ -99,13 +69,13 @@ static void late_rank(int rank, const struct ranks *all, void *argument)
     void *graph = sum_make(&r, scene->captured);
     sum_begin(&r, graph);
     stream_sync(r.stream);
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     const char *says = "all_reduce, prepared as 1, run 2: rank 0 did not come within the time limit";
     if (rank) {
         sum_begin(&r, graph);
-        cut_check(&r, -ETIMEDOUT, says);
+        cut_check(r.comm, r.stream, -ETIMEDOUT, says);
     }
-    meet(scene, all->n, &step); /* a replay of rank 0 might still find the others in their runs (beside_rank()) */
+    step_meet(&scene->step, all->n, &step); /* a replay of rank 0 might still find the others in their runs (beside_rank()) */
     over_check(&r, graph, -ETIMEDOUT, says);
     own_close(&r, context);
 }
@@ -141,7 +111,7 @@ static void captures_alone_rank(int rank, const struct ranks *all, void *argumen
     else
         driver->graph_destroy(sum_make(&r, true));
     if (rank)
-        cut_check(&r, -ETIMEDOUT, says);
+        cut_check(r.comm, r.stream, -ETIMEDOUT, says);
     over_check(&r, NULL, -ETIMEDOUT, says);
     if (graph)
         driver->graph_destroy(graph);
@@ -169,10 +139,10 @@ static void beside_rank(int rank, const struct ranks *all, void *argument)
     sum_begin(&r, graph);
     sum_check(&r, MANY, ranks_sum(&r, 2));
     sum_inputs(&r, MANY, 3);
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     fake->store_us = LATE_US;
     if (rank == 0)
-        status_await(&r);
+        status_await(r.comm);
     sum_begin(&r, graph);
     stream_sync(r.stream);
     const char *says = "all_reduce, prepared as 1, run 2: rank 0 did not come within the time limit";
@@ -180,7 +150,7 @@ static void beside_rank(int rank, const struct ranks *all, void *argument)
         FAILS(fcc_noop(r.comm), -ETIMEDOUT, says);
     else
         sum_check(&r, MANY, ranks_sum(&r, 3));
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     over_check(&r, graph, -ETIMEDOUT, says);
     own_close(&r, context);
 }
@@ -201,12 +171,12 @@ static void aborts_rank(int rank, const struct ranks *all, void *argument)
     void *graph = sum_make(&r, scene->captured);
     if (rank) {
         sum_begin(&r, graph);
-        cut_check(&r, -ECONNABORTED, "the loss is not a number");
+        cut_check(r.comm, r.stream, -ECONNABORTED, "the loss is not a number");
     } else {
         await(&fake->runs, all->n - 1);
         OK(fcc_comm_abort(r.comm, "the loss is not a number"));
     }
-    meet(scene, all->n, &step); /* as in late_rank() */
+    step_meet(&scene->step, all->n, &step); /* as in late_rank() */
     over_check(&r, graph, -ECONNABORTED, "the loss is not a number");
     own_close(&r, context);
 }
@@ -258,9 +228,9 @@ static void late_to_the_end_rank(int rank, const struct ranks *all, void *argume
         stream_gate(r.stream, &scene->open);
         OK(sum_enqueue(&r, FEW));
         scene->step++;
-        status_await(&r);
+        status_await(r.comm);
         scene->open = 1;
-        cut_check(&r, -ECONNABORTED, "the loss is not a number");
+        cut_check(r.comm, r.stream, -ECONNABORTED, "the loss is not a number");
     } else {
         await(&scene->step, all->n - 1);
         OK(fcc_comm_abort(r.comm, "the loss is not a number"));
@@ -286,7 +256,7 @@ static void dies_rank(int rank, const struct ranks *all, void *argument)
     void *graph = sum_make(&r, scene->captured);
     sum_begin(&r, graph);
     stream_sync(r.stream);
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     if (rank < all->n - 1)
         sum_begin(&r, graph);
     else if (!scene->worker)
@@ -356,7 +326,7 @@ static void fails_rank(int rank, const struct ranks *all, void *argument)
 
     OK(fcc_collectives_prepare(r.comm));
     for (int again = 1; again >= 0; again--) {
-        meet(scene, all->n, &step);
+        step_meet(&scene->step, all->n, &step);
         if (rank == 0) {
             fake->fail_gpu = 0;
             fake->fail = FAKE_PREPARED_START;
@@ -367,7 +337,7 @@ static void fails_rank(int rank, const struct ranks *all, void *argument)
         else if (rank)
             OK(sum_enqueue(&r, FEW));
     }
-    status_await(&r);
+    status_await(r.comm);
     over_check(&r, NULL, -EIO, "rank 0: a collective, prepared as 1, the next run: ");
     FAILS(fcc_noop(r.comm), -EIO, "launching a collective: made to fail");
     own_close(&r, context);
@@ -390,11 +360,11 @@ static void open_fails_rank(int rank, const struct ranks *all, void *argument)
         fake->fail_gpu = 1;
         fake->fail = FAKE_PREPARED_OPEN;
     }
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     FAILS(fcc_collectives_prepare(r.comm), -EIO, "rank 1: ", "made to fail");
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     CHECK(fake->prepared == 0);
-    meet(scene, all->n, &step);
+    step_meet(&scene->step, all->n, &step);
     sum_works(&r, MANY, 2);
     own_close(&r, context);
 }
@@ -423,7 +393,7 @@ static void clash_rank(int rank, const struct ranks *all, void *argument)
         OK(sum_enqueue(&r, FEW));
         r.stream = own;
     }
-    status_await(&r);
+    status_await(r.comm);
     scene->open = 1;
     over_check(&r, NULL, -EINVAL, "rank 0: all_reduce, prepared as 1, run 2: two of its runs were under way at a time");
     stream_close(second);
@@ -433,131 +403,6 @@ static void clash_rank(int rank, const struct ranks *all, void *argument)
 static void clash(void)
 {
     scene_run(PAIR, clash_rank, false);
-}
-
-/* ---- communicators whose ranks launch nothing ---- */
-
-static void captures_are_refused(const struct rank *r, const struct fcc_all_reduce_args *sum, const char *says)
-{
-    driver->capture_begin();
-    FAILS(fcc_all_reduce_enqueue(r->comm, sum, r->stream, NULL), -EOPNOTSUPP, "all_reduce: ", "being captured into a graph",
-          says);
-    FAILS(fcc_noop_enqueue(r->comm, r->stream, NULL), -EOPNOTSUPP, "noop: ", "being captured into a graph", says);
-    driver->graph_destroy(driver->capture_end());
-}
-
-/* fccd launches, from buffers. All that needs the ranks' own kernels is refused with the reason why there are none. */
-static void elsewhere_rank(int rank, const struct ranks *all, void *argument)
-{
-    const char *says = argument;
-    struct rank r;
-    fcc_context *context = own_open(&r, all, rank, 0);
-    fcc_buffer *in, *out;
-    float *got = calloc(FEW, sizeof(float));
-
-    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_LOCAL, FEW * sizeof(float), &in));
-    OK(fcc_buffer_alloc(r.comm, FCC_BUFFER_RESULT, FEW * sizeof(float), &out));
-    sum_inputs(&r, FEW, 3);
-    OK(fcc_buffer_write(in, 0, r.images[0], FEW * sizeof(float)));
-    const struct fcc_all_reduce_args sum = {.in = fcc_tensor_1d(in, 0, FCC_F32, FEW),
-                                            .out = fcc_tensor_1d(out, 0, FCC_F32, FEW)};
-    FAILS(fcc_collectives_prepare(r.comm), -EOPNOTSUPP, says);
-    FAILS(fcc_collectives_prepare(r.comm), -EOPNOTSUPP, says); /* is known by now */
-    FAILS(sum_enqueue(&r, FEW), -EOPNOTSUPP, "all_reduce: ", says);
-    FAILS(fcc_refuse_enqueue(r.comm, "all_reduce", "why", r.stream), -EOPNOTSUPP, says);
-    captures_are_refused(&r, &sum, says);
-    const struct fcc_all_reduce_args sums[3] = {sum, sum, sum};
-    OK(fcc_all_reduce_many_enqueue(r.comm, sums, 3, r.stream)); /* a group */
-    stream_sync(r.stream);
-    OK(fcc_buffer_read(out, 0, got, FEW * sizeof(float)));
-    CHECK(got[0] == ranks_sum(&r, 3) && got[FEW - 1] == got[0]);
-    OK(fcc_noop(r.comm));
-    while (fcc_comm_error(r.comm)) /* of refused operators that nobody waited for */
-        CHECK(strstr(fcc_last_error(), says) != NULL);
-    free(got);
-    own_close(&r, context);
-}
-
-static void elsewhere(int nodes, int n, const char *says)
-{
-    struct test_daemon d;
-    struct ranks r;
-
-    fake_nodes_start(&d, nodes, GPUS, NULL);
-    ranks_start(&r, n, elsewhere_rank, (void *)(uintptr_t)says);
-    ranks_join(&r);
-    CHECK(fake->runs == 0);
-    fake_stop(&d);
-}
-
-static void several_on_a_gpu(void)
-{
-    elsewhere(1, GPUS + 1, "rank 3: another rank is on its GPU, 0: each must have its own");
-}
-
-/* With GPU_BIND=shared ranks that share a GPU launch collectives, too. */
-static void shared_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct rank r;
-    fcc_context *context = own_open(&r, all, rank, 0);
-
-    (void)argument;
-    OK(fcc_collectives_prepare(r.comm));
-    sum_works(&r, FEW, 3);
-    OK(fcc_noop(r.comm));
-    own_close(&r, context);
-}
-
-static void several_on_a_shared_gpu(void)
-{
-    struct test_daemon d;
-    struct ranks r;
-
-    fake_start(&d, GPUS, (const char *const[]){"--gpu-bind", "shared", NULL});
-    ranks_start(&r, 2 * GPUS, shared_rank, NULL);
-    ranks_join(&r);
-    CHECK(fake->runs > 0);
-    fake_stop(&d);
-}
-
-static void several_nodes(void)
-{
-    elsewhere(2, 2, "the communicator's ranks are on several nodes: allowed on one");
-}
-
-/* With a request fccd launches the operator. */
-static void request_rank(int rank, const struct ranks *all, void *argument)
-{
-    struct rank r;
-    fcc_context *context = own_open(&r, all, rank, 0);
-    struct product p = product_open(r.comm);
-    const struct fcc_all_reduce_args own = sum_args(&r, FEW), sum = {.in = fcc_tensor_1d(p.args.w.buffer, 0, FCC_F32, FEW),
-                                                                     .out = fcc_tensor_1d(p.args.y.buffer, 0, FCC_F32, FEW)};
-    fcc_request *request = NULL;
-
-    (void)argument;
-    OK(fcc_collectives_prepare(r.comm));
-    FAILS(fcc_all_reduce_enqueue(r.comm, &own, r.stream, &request), -EOPNOTSUPP,
-          "all_reduce: FCC_ADDRESS: ", "without a request");
-    FAILS(fcc_all_reduce_start(r.comm, &own, &request), -EOPNOTSUPP, "all_reduce: FCC_ADDRESS: ");
-    FAILS(fcc_all_reduce(r.comm, &own), -EOPNOTSUPP, "all_reduce: FCC_ADDRESS: ");
-    driver->capture_begin();
-    FAILS(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, &request), -EOPNOTSUPP, "captured into a graph", "without a request");
-    driver->graph_destroy(driver->capture_end());
-    int before = fake->runs;
-    OK(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, &request));
-    OK(fcc_request_wait(request, -1));
-    fcc_request_free(request);
-    OK(fcc_noop(r.comm));
-    CHECK(fake->runs == before);
-    OK(fcc_noop(r.comm));
-    sum_works(&r, FEW, 2);
-    own_close(&r, context);
-}
-
-static void with_a_request(void)
-{
-    fake_ranks_run(PAIR, request_rank, NULL);
 }
 
 int main(int argc, char *argv[])
@@ -576,11 +421,7 @@ int main(int argc, char *argv[])
                                         {"worker_dies_in_a_replay", worker_dies_in_a_replay, 60},
                                         {"launch_fails", launch_fails, 60},
                                         {"open_fails", open_fails, 60},
-                                        {"clash", clash, 60},
-                                        {"several_on_a_gpu", several_on_a_gpu, 60},
-                                        {"several_on_a_shared_gpu", several_on_a_shared_gpu, 60},
-                                        {"several_nodes", several_nodes, 60},
-                                        {"with_a_request", with_a_request, 60}};
+                                        {"clash", clash, 60}};
 
     (void)argc;
     run_again(argv);

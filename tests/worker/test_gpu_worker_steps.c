@@ -4,6 +4,9 @@
  * program_cases.h on streams and in graphs, numbers that change between runs and between replays, tensors anywhere, what is refused, and how runs end. Real
  * GPUs are in test_gpu_steps.c.
  */
+#include <math.h>
+#include <sched.h>
+
 #include "tests/fake_gpu/fake_gpu_steps.h"
 #include "tests/program/program_cases.h"
 
@@ -380,6 +383,113 @@ static void failing_compiler(void)
     scene_run(PAIR, failing_rank, NULL);
 }
 
+/* ---- kernels are compiled side by side ---- */
+
+static const char three[] = "program three(N = 500)\nin x: f32[N] local\nout a, b, c: f32[N] local\nscalar k\n"
+                            "p = tanh(x * k)\nq = exp(x * k)\nr = sqrt(x * k)\na = p\nb = q\nc = r\n";
+enum { THREE = 500, THREE_KERNELS = 4 }; /* of its six steps, as the copies have one */
+
+struct three_memory {
+    float x[THREE], out[3][THREE];
+};
+
+static fcc_program *three_open(fcc_comm *comm, struct three_memory *m)
+{
+    static const char *const names[] = {"a", "b", "c"};
+    fcc_program *p;
+
+    OK(fcc_program_open(comm, three, strlen(three), NULL, 0, &p));
+    for (int i = 0; i < THREE; i++)
+        m->x[i] = (float)(i % 5);
+    const struct fcc_tensor x = fcc_tensor_1d(FCC_ADDRESS, (uint64_t)(uintptr_t)m->x, FCC_F32, THREE);
+    OK(fcc_program_tensor(p, "x", &x));
+    for (int i = 0; i < 3; i++) {
+        const struct fcc_tensor t = fcc_tensor_1d(FCC_ADDRESS, (uint64_t)(uintptr_t)m->out[i], FCC_F32, THREE);
+        OK(fcc_program_tensor(p, names[i], &t));
+    }
+    OK(fcc_program_scalar(p, "k", 0.25));
+    return p;
+}
+
+static void three_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct three_memory *m = calloc(1, sizeof(*m));
+
+    (void)argument;
+    driver_use();
+    CHECK(m != NULL);
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, 0);
+    void *on = stream_open();
+    fcc_program *p = three_open(comm, m);
+    OK(fcc_program_prepare(p));
+    OK(fcc_program_enqueue(p, on));
+    stream_sync(on);
+    for (int i = 0; i < THREE; i++) {
+        const float x = m->x[i] * 0.25f;
+        CHECK(fabsf(m->out[0][i] - tanhf(x)) < 1e-5f && fabsf(m->out[1][i] - expf(x)) < 1e-5f &&
+              fabsf(m->out[2][i] - sqrtf(x)) < 1e-5f);
+    }
+    fcc_program_close(p);
+    stream_close(on);
+    fcc_comm_destroy(comm);
+    client_end(context);
+    free(m);
+}
+
+/* The compiler ends nothing until as many threads are at it as there may be. GPUs 0 and 2 have one chip, so three ranks need kernels for two. */
+static void side_by_side(void)
+{
+    const int kernels = 2 * THREE_KERNELS;
+    struct test_daemon d;
+    struct ranks r;
+    cpu_set_t cores;
+
+    CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
+    CHECK(sched_getaffinity(0, sizeof(cores), &cores) == 0);
+    fake_start(&d, GPUS, NULL);
+    fake->compile_hold = 1;
+    ranks_start(&r, GPUS, three_rank, NULL);
+    const int most = CPU_COUNT(&cores) < kernels ? CPU_COUNT(&cores) : kernels;
+    await(&fake->compiling, most);
+    CHECK(fake->compiling == most && fake->compiled == 0);
+    fake->compile_hold = 0;
+    ranks_join(&r);
+    CHECK(fake->compiled == kernels);
+    ranks_start(&r, GPUS, three_rank, NULL); /* another worker, that takes them from the disk */
+    ranks_join(&r);
+    CHECK(fake->compiled == kernels);
+    fake_stop(&d);
+}
+
+/* One step of several does not compile: all ranks hear of its line, and of no other, and nothing is bound. */
+static void failing_step_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct three_memory *m = calloc(1, sizeof(*m));
+
+    (void)argument;
+    driver_use();
+    CHECK(m != NULL);
+    fcc_context *context = client_connect(NULL);
+    fcc_comm *comm = client_join(context, &all->id, all->n, rank, 0);
+    fcc_program *p = three_open(comm, m);
+    if (rank == 0)
+        (void)snprintf(fake->compile_refuses, sizeof(fake->compile_refuses), "step_exp(");
+    OK(fcc_noop(comm));
+    FAILS(fcc_program_prepare(p), -EOPNOTSUPP,
+          "its kernel cannot be made: the compiler for GPUs (fake): it has refused step_exp(", "(line 6 of program `three`)");
+    FAILS(fcc_program_enqueue(p, NULL), -EINVAL, "it is not prepared");
+    fcc_program_close(p);
+    fcc_comm_destroy(comm);
+    client_end(context);
+    free(m);
+}
+
+static void failing_step(void)
+{
+    scene_run(PAIR, failing_step_rank, NULL);
+}
+
 int main(int argc, char *argv[])
 {
     static const struct test tests[] = {
@@ -394,6 +504,8 @@ int main(int argc, char *argv[])
         {"no_compiler", no_compiler, 0},
         {"missing_compiler", missing_compiler, 0},
         {"failing_compiler", failing_compiler, 0},
+        {"side_by_side", side_by_side, 0},
+        {"failing_step", failing_step, 0},
         {"on_cpus", on_cpus, 0},
         {"on_one_gpu", on_one_gpu, 0},
     };

@@ -91,7 +91,7 @@ static int nodes_parse(const struct call *call, struct bench *b, const char *lis
 /* Checks the options about streams. Returns 0, or EXIT_USAGE (printed). */
 static int stream_parse(const struct call *call, const struct bench *b, bool cpu)
 {
-    char names[256];
+    char names[512];
 
     if (b->stream && cpu)
         return verb_error(call, EXIT_USAGE, "--stream: %" PRId64 ": a cpu device has no streams; --device gpu has", b->stream);

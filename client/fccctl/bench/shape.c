@@ -54,7 +54,7 @@ size_t shape_args(struct shape *s, struct arg args[SHAPE_ARGS])
     const struct arg rows[] = {
         {"ranks", 0, ARG_INT, &s->ranks_option, 1, FCC_MAX_RANKS, NULL, "N", "ranks of the communicator [2]"},
         {"dtype", 0, ARG_CHOICE, &s->dtype_option, 0, 0, dtypes, "TYPE", "f32, f16 or bf16 [f32]"},
-        {NULL, 'm', ARG_INT, &s->m, 1, most, NULL, "M", "gemv: rows of x, at most 64 [1]; gemm: rows of A per rank [1024]"},
+        {NULL, 'm', ARG_INT, &s->m, 1, most, NULL, "M", "gemv: rows of x [1]; gemm: rows of A per rank, or of the sum [1024]"},
         {NULL, 'n', ARG_INT, &s->n, 1, most, NULL, "N", "gemv: columns of y [4096]; gemm: columns of C [1024]"},
         {NULL, 'k', ARG_INT, &s->k, 1, most, NULL, "K", "what is summed over, per rank [gemv 4096, gemm 1024]"},
         {"tables", 0, ARG_INT, &s->tables, 1, FCC_MAX_TABLES, NULL, "T", "embedding: tables per rank [8]"},
@@ -160,7 +160,7 @@ int shape_finish(struct shape *s, const struct call *call)
     static const enum fcc_dtype dtypes[] = {FCC_F32, FCC_F16, FCC_BF16};
     const char *op = call->noperands ? call->operands[0] : NULL;
     int number = op ? op_by_name(op) : -1, status = 0;
-    char names[256];
+    char names[512];
 
     if (!op)
         return verb_error(call, EXIT_USAGE, "which operator?");

@@ -29,7 +29,7 @@ _fccctl() {
     elif [[ $verb == program || $verb == tune || $verb == report || $verb == simulate ]]; then
         compopt -o default
     elif [[ $verb == plan || $verb == bench ]]; then
-        COMPREPLY=($(compgen -W "$("$1" "$verb" --help 2>/dev/null | sed -n 's/^Operators: //p' | tr -d ,)" -- "$2"))
+        COMPREPLY=($(compgen -W "$("$1" "$verb" --help 2>/dev/null | sed -n '/^Operators: /,/^$/{s/^Operators: //;p;}' | tr -d ,)" -- "$2"))
     fi
 }
 complete -F _fccctl fccctl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Calls of the C library's operators, and checks of their arguments. All ranks are told of wrong arguments (communicator.refuse())."""
+"""Calls of the C library's operators, and checks of their arguments. All ranks are told of wrong arguments (refusals.refuse())."""
 from __future__ import annotations
 
 import contextlib
@@ -14,7 +14,9 @@ import torch
 from ._library import POOLINGS, SCHEDULES, library
 from ._names import Called
 from ._staging import is_there
-from .communicator import IN_PIECES, TOLD, Communicator, Expected, rank_of, refuse, request_wait, rows_check
+from ._communicator.refusals import IN_PIECES, TOLD, refuse
+from ._communicator.waits import request_wait
+from .communicator import Communicator, Expected, rank_of, rows_check
 from .errors import ArgumentError, Error
 from .memory import DTYPES
 

@@ -20,7 +20,8 @@ from ._calls import WRONG_KIND, check_counts, choice, in_words, numbers, run, ru
 from ._library import ADDRESS, REDUCTIONS, library
 from ._names import Called, Rule, argument, results_of
 from ._staging import NO_ADDRESS
-from .communicator import Communicator, find, refuse
+from ._communicator.refusals import refuse
+from .communicator import Communicator, find
 from .errors import ArgumentError, CaptureError
 from .memory import raw_stream_of, stream_of
 

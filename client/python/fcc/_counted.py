@@ -13,7 +13,8 @@ from ._calls import WRONG_KIND, in_words, run
 from ._collectives import check_tensor, place, result_place
 from ._library import library
 from ._names import Called
-from .communicator import Communicator, find, refuse
+from ._communicator.refusals import refuse
+from .communicator import Communicator, find
 from .errors import ArgumentError
 from .memory import stream_of
 

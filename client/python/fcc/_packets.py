@@ -20,7 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from . import communicator
 from ._calls import unsubmitted
 from ._dispatch import is_forward_mode
-from .communicator import Communicator, refuse
+from ._communicator.refusals import refuse
+from .communicator import Communicator
 from .errors import ArgumentError, Error
 
 kernels: dict[str, Callable[..., Any]] = {}  # by the names of torch.ops.fcc

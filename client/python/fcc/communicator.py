@@ -8,7 +8,6 @@ import errno
 import itertools
 import os
 import re
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _dispatch, _library
-from ._capture import captures_elsewhere
+from ._communicator.refusals import refuse, refuse_to_join
+from ._communicator.waits import errors_await, noop, request_wait, stream_await
 from ._connection import Buffer, Connection, Member, interruptible, reason_bytes
 from ._memory.copies import Copies
 from ._library import library
@@ -28,33 +28,6 @@ from ._memory.pool import Pool
 from .errors import ArgumentError, Error, ForkedError
 
 told_of("split")
-WAIT_SLICE_MS = 50  # time until Ctrl-C is noticed while waiting for an operator
-STREAM_LOOK_S, STREAM_LOOK_MOST_S = 10e-6, 500e-6  # between two looks at a stream that is waited for: at first, and in the end
-
-
-def _told(error: Exception) -> tuple[int, bytes]:
-    """The status and reason that the other ranks are told, whatever the exception is."""
-    if isinstance(error, Error):
-        return -error.code, error.reason.encode(errors="replace")
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception as e:  # raised by the exception's own __str__()
-        text = f"{type(error).__name__} ({type(e).__name__} in its text)"
-    return -errno.EINVAL, text.encode(errors="replace")
-
-
-def _refuse_to_join(error: Exception, rank: int | None, size: int | None, id: bytes | None, socket: str | None,
-                    job: str | None) -> Exception:
-    """Tells the other ranks, which wait, why this one does not join. Returns the error."""
-    if isinstance(error, Error) and error.rank is None:
-        error.rank = rank
-    try:
-        connection = Connection.of(socket, job)
-    except Error:
-        return error  # there is no daemon through which they could be told
-    at = None if id is None else ctypes.byref(_library.UniqueId.from_buffer_copy(id))
-    library().comm_init_refuse(connection.handle, at, size or 0, rank or 0, *_told(error))
-    return error
 
 
 def _member(connection: Connection, handle: ctypes.c_void_p) -> Member:
@@ -126,7 +99,7 @@ class Communicator:
         try:
             options, heap = options_check(device, time_limit, heap_bytes)
         except Exception as e:
-            raise _refuse_to_join(e, rank, size, id, socket, job) from None
+            raise refuse_to_join(e, rank, size, id, socket, job) from None
         connection = Connection.of(socket, job)
         handle = ctypes.c_void_p()
 
@@ -388,93 +361,6 @@ class Communicator:
                 torch.cuda.current_stream(self.device).synchronize()
             self._ones[dtype] = found
         return found
-
-
-def stream_await(comm: Communicator) -> None:
-    """Waits until the current stream of the communicator's GPU has done what it was given. Ctrl-C aborts the communicator."""
-    event, pause = torch.cuda.Event(), threading.Event()
-    event.record(torch.cuda.current_stream(comm.device))
-    seconds = STREAM_LOOK_S
-    try:
-        while not event.query():
-            pause.wait(seconds)
-            seconds = min(2 * seconds, STREAM_LOOK_MOST_S)
-    except KeyboardInterrupt:
-        comm._member.interrupted()
-        raise
-
-
-def errors_await(member: Member) -> int:
-    """The result of fcc_comm_error_wait(), waited for in slices. Ctrl-C aborts the communicator."""
-    try:
-        status = library().comm_error_wait(member.handle, WAIT_SLICE_MS)
-        while status == -11:
-            status = library().comm_error_wait(member.handle, WAIT_SLICE_MS)
-        return status
-    except KeyboardInterrupt:
-        member.interrupted()
-        raise
-
-
-def noop(member: Member) -> None:
-    """Wait until all ranks have called it."""
-    request = ctypes.c_void_p()
-    status = library().operators["noop"].start(member.handle, ctypes.byref(request))
-    if status < 0:
-        raise member.error(status)
-    request_wait(member, request)
-
-
-def request_wait(member: Member, request: ctypes.c_void_p) -> None:
-    """Wait for an operator, in slices, and free its request. Ctrl-C aborts the communicator, so that the other ranks end,
-    too."""
-    try:
-        status = library().request_wait(request, WAIT_SLICE_MS)
-        while status == -11:
-            status = library().request_wait(request, WAIT_SLICE_MS)
-        if status < 0:
-            raise member.error(status)
-    except KeyboardInterrupt:
-        member.interrupted()
-        raise
-    finally:
-        library().request_free(request)
-
-
-TOLD = "_fcc_told"  # marks an exception of which the other ranks have been told
-
-
-def refuse(comm: Communicator, op: str, error: Exception, launched: bool = True) -> Exception:
-    """Submit the refusal in place of the operator, or of what this process would launch, so that the other ranks get its error. launched:
-    whether it would, if the communicator's ranks can. Returns the error."""
-    request, member = ctypes.c_void_p(), comm._member
-    if isinstance(error, Error):
-        error.for_operator(op)
-    status, reason = _told(error)
-    try:
-        if launched and member.on_gpu and (member.multiplies() if op in IN_PIECES else may_be_launched(op) and member.launches()):
-            if not captures_elsewhere(comm.device.index):  # otherwise the other ranks capture, too, and run nothing
-                library().refuse_enqueue(member.handle, op.encode(), reason, torch.cuda.current_stream(comm.device).cuda_stream)
-        elif library().refuse_start(member.handle, op.encode(), status, reason, ctypes.byref(request)) == 0:
-            request_wait(member, request)
-    except Error:
-        pass  # the refusal's own error is expected; any other ends the communicator
-    setattr(error, TOLD, True)
-    return error
-
-
-def is_collective(op: str) -> bool:
-    """Whether the operator of that name is a plain collective."""
-    found = library().operators.get(op)
-    return found is not None and found.is_collective
-
-
-IN_PIECES = ("gemm_all_reduce", "gemm_reduce_scatter", "all_gather_gemm")  # which ranks launch where Member.multiplies()
-
-
-def may_be_launched(op: str) -> bool:
-    """Whether ranks launch that operator themselves where they can (Member.launches())."""
-    return op in ("gemv_all_reduce", "gemm_all_to_all", "embedding_all_to_all") or is_collective(op)
 
 
 class Expected(NamedTuple):

@@ -21,7 +21,8 @@ from ._epilogues.checks import kind_wrong, kinds_of, number_wrong, shape_wrong, 
 from ._epilogues.kernels import ADDED, ON_GPUS
 from ._factors import F8 as _F8, Factor, Factors, dequantised, factors_wrong, found_of
 from ._library import ACTIVATIONS, NORMS, QUANTIZATIONS
-from .communicator import Communicator, refuse
+from ._communicator.refusals import refuse
+from .communicator import Communicator
 from .errors import ArgumentError
 from .ops import batch_parts, gathered_rows, gemm_rows
 

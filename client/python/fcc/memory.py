@@ -13,7 +13,8 @@ from ._capture import captures_elsewhere, elsewhere_error
 from ._dispatch import has_tangent, is_wrapped
 from ._connection import Buffer
 from ._library import LOCAL, SYMMETRIC
-from .communicator import Communicator, refuse
+from ._communicator.refusals import refuse
+from .communicator import Communicator
 from .errors import ArgumentError, OutOfMemoryError
 
 OWN_BUFFER_BYTES = 1 << 20  # tensors from this size on have a buffer of their own, which is freed with them

@@ -29,14 +29,15 @@ from ._dispatch import lib
 from ._names import results_of
 from ._library import ABSENT, EPILOGUE, SCHEDULES, library
 from ._staging import place, place_anywhere
-from .communicator import Communicator, Expected, find, refuse
+from ._communicator.refusals import refuse
+from .communicator import Communicator, Expected, find
 from .errors import ArgumentError
 from .memory import DTYPES, raw_stream_of, stream_of
 
 
 GEMV_ROWS = 64  # the most rows of one gemv_all_reduce
 LAUNCHED = ("auto", "fused", "batch_invariant")  # the schedules of operators that this process launches
-LAUNCHED_IN_PIECES = ("auto", "fused")  # likewise, of communicator.IN_PIECES
+LAUNCHED_IN_PIECES = ("auto", "fused")  # likewise, of refusals.IN_PIECES
 GATHERED_MOST = 32 << 20  # bytes of A that all_gather_gemm has memory for (fccclient.h)
 
 

@@ -60,6 +60,15 @@ def fakes(device):
         yield running
 
 
+@pytest.fixture(scope="session")
+def bound_fakes(device):
+    """The same, with a compiler, so that ranks can bind programs."""
+    if device != "cpu":
+        pytest.skip("there are GPUs")
+    with FakeGpus(compiles=True) as running:
+        yield running
+
+
 @pytest.fixture(params=["device", "fakes"])
 def run_there(request, device):
     """As run, on the device, and on fake GPUs, which compute steps of programs and collectives, and no products."""

@@ -32,8 +32,9 @@ def built(build):
 
 
 class FakeGpus(Daemon):
-    def __init__(self) -> None:
-        super().__init__("cuda", "--gpu-compiler", "none")
+    def __init__(self, compiles: bool = False) -> None:
+        """compiles: steps of programs get kernels, by the fake compiler, without which ranks bind no programs."""
+        super().__init__("cuda", *(() if compiles else ("--gpu-compiler", "none")))
 
     def __enter__(self) -> Daemon:
         self.plugins = tempfile.TemporaryDirectory(prefix="fcc-python-")
@@ -42,7 +43,7 @@ class FakeGpus(Daemon):
         pathlib.Path(self.plugins.name, "cuda.so").symlink_to(plugin.resolve())
         self.control = pathlib.Path(self.plugins.name, "control")
         self.control.write_bytes(GPUS.to_bytes(4, "little") + bytes(CONTROL_BYTES - 4))
-        self.options += ["--plugin-dir", self.plugins.name]
+        self.options += ["--plugin-dir", self.plugins.name, "--code-cache", str(pathlib.Path(self.plugins.name, "cache"))]
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
@@ -85,6 +86,35 @@ class Event:
         return Stream.driver.cuStreamSynchronize(ctypes.c_void_p(Stream.handle)) == 0
 
 
+class Driver(ctypes.Structure):
+    """struct fake_driver (tests/fake_gpu/fake_driver.h)."""
+
+    _fields_ = [("fail", ctypes.c_int), ("gpus", ctypes.c_int), ("no_stream_words", ctypes.c_bool), ("capturing", ctypes.c_bool), ("hip_version", ctypes.c_int),
+                *((name, ctypes.c_int) for name in ("contexts", "streams", "handles", "addresses", "mappings", "registered", "graphs", "objects",
+                                                    "writes", "batches", "fills", "waits", "functions", "synchronized", "broken")),
+                ("capture_begin", ctypes.CFUNCTYPE(None)), ("capture_end", ctypes.CFUNCTYPE(ctypes.c_void_p)),
+                ("graph_launch", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)), ("graph_destroy", ctypes.CFUNCTYPE(None, ctypes.c_void_p))]
+
+
+class Graph:
+    """What fccd's operators put onto the stream within `with graph:`, as torch.cuda.graph() has it. What torch does there it does at once, and not in replays."""
+
+    def __enter__(self):
+        self.driver = Driver.in_dll(Stream.driver, "fake_driver")
+        self.driver.capture_begin()
+        return self
+
+    def __exit__(self, *_):
+        self.graph = self.driver.capture_end()
+
+    def replay(self):
+        self.driver.graph_launch(self.graph, Stream.handle)
+        Stream().synchronize()
+
+    def close(self):
+        self.driver.graph_destroy(self.graph)
+
+
 def install(driver, plugins):
     """Makes this process one with GPUs; before it joins. plugins: where it finds the plug-in by which it launches operators itself."""
     os.environ["FCC_PLUGIN_DIR"] = plugins
@@ -109,9 +139,14 @@ def install(driver, plugins):
         """What torch does next it does at once."""
         def call(*arguments):
             status = enqueue(*arguments)
-            library.cuStreamSynchronize(handle)
+            if not capturing():
+                library.cuStreamSynchronize(handle)
             return status
         return call
+    state = Driver.in_dll(library, "fake_driver")
+    capturing = lambda: state.capturing  # noqa: E731
+    for name in ("program_enqueue", "program_scalars_enqueue"):
+        setattr(fcc._library.library(), name, in_order(getattr(fcc._library.library(), name)))
     for operator in fcc._library.library().operators.values():
         for name in ("enqueue", "many_enqueue", "epilogue_enqueue"):
             if getattr(operator, name):
@@ -121,7 +156,7 @@ def install(driver, plugins):
     torch.cuda.current_stream = Stream
     torch.cuda.synchronize = lambda *_: Stream().synchronize()
     torch.cuda.device = torch.cuda.stream = lambda *_: contextlib.nullcontext()
-    torch.cuda.is_current_stream_capturing = lambda: False
+    torch.cuda.is_current_stream_capturing = capturing
     torch.cuda.current_device = torch._C._cuda_getDevice = lambda: None  # the cpu's index
     torch._C._cuda_getCurrentRawStream = lambda index: Stream.handle
 

@@ -7,7 +7,8 @@ import fcc
 import pytest
 import torch
 import torch.distributed as dist
-from fcc import communicator, memory
+from fcc import memory
+from fcc._communicator import refusals
 from fcc.distributed import _device
 
 SAID = "a stream of cuda:0 is being captured into a graph: allowed are those of cuda:1"
@@ -35,12 +36,12 @@ def test_stream(capture):
 def test_refusal(capture, monkeypatch):
     """Nor does the rank launch a refusal: the others, which capture, launch nothing."""
     launched = []
-    monkeypatch.setattr(communicator, "library", lambda: SimpleNamespace(refuse_enqueue=lambda *_: launched.append(1)))
-    monkeypatch.setattr(communicator, "may_be_launched", lambda op: True)
+    monkeypatch.setattr(refusals, "library", lambda: SimpleNamespace(refuse_enqueue=lambda *_: launched.append(1)))
+    monkeypatch.setattr(refusals, "may_be_launched", lambda op: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     for index, count in ((1, 0), (0, 1)):
         error = fcc.ArgumentError("x: no")
-        assert communicator.refuse(rank_on(index), "all_reduce", error) is error
+        assert refusals.refuse(rank_on(index), "all_reduce", error) is error
         assert len(launched) == count
 
 

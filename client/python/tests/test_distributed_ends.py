@@ -154,6 +154,44 @@ def test_death(daemon, device, size):
     assert [well for well, _ in found] == [True] * (size - 1) + [False], found
 
 
+def dying_in_backward_rank(hooked):
+    """C++ waits for the futures of a backward's collectives: what they end with has to be an exception there, too."""
+    rank, size = world()
+    model = torch.nn.Linear(4, 4)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    if hooked:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        wrapped.register_comm_hook(None, default_hooks.allreduce_hook)
+    loss = wrapped(torch.ones(2, 4)).sum()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=f"rank {size - 1}"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_death_in_backward(daemon, on_cpu, hooked):
+    found = Group(daemon, 2, dying_in_backward_rank, hooked).outcomes()
+    assert [well for well, _ in found] == [True, False], found
+
+
+def unsent_rank():
+    """A rank leaves with messages that it has not sent: who waits for one of them hears that, instead of waiting for its time limit."""
+    rank, size = world()
+    if rank == 0:
+        for _ in range(3):
+            dist.isend(torch.ones(3), 1)
+        return
+    with pytest.raises(dist.DistBackendError, match="rank 0|destroyed") as told:
+        for _ in range(3):
+            dist.recv(torch.ones(3), 0)
+    assert "Timed out" not in str(told.value)
+
+
+def test_unsent(daemon, on_cpu):
+    Group(daemon, 2, unsent_rank).results()
+
+
 def abort_rank():
     rank, _ = world()
     group = dist.group.WORLD

@@ -160,3 +160,48 @@ def shared_rank():
 @SIZES
 def test_shared_memory(group, on_cpu, size):
     group(size, shared_rank)
+
+
+EMPTY = {  # of tensors without elements, on a rank and its group
+    "all_reduce": lambda x, rank, size: dist.all_reduce(x),
+    "reduce": lambda x, rank, size: dist.reduce(x, 0),
+    "broadcast": lambda x, rank, size: dist.broadcast(x, 0),
+    "all_gather": lambda x, rank, size: dist.all_gather([x.clone() for _ in range(size)], x),
+    "reduce_scatter": lambda x, rank, size: dist.reduce_scatter(x.clone(), [x] * size),
+    "all_to_all": lambda x, rank, size: dist.all_to_all_single(x.clone(), x),
+    "gather": lambda x, rank, size: dist.gather(x, [x.clone() for _ in range(size)] if rank == 0 else None, 0),
+    "scatter": lambda x, rank, size: dist.scatter(x.clone(), [x] * size if rank == 0 else None, 0),
+}
+
+
+def empty_rank(name):
+    rank, size = world()
+    EMPTY[name](torch.empty(0, 3), rank, size)
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    same(x, torch.full((2,), float(size)))
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_first(group, on_cpu, name):
+    """A group's first collective makes what the others pass through, if it has nothing to move, too."""
+    group(2, empty_rank, name)
+
+
+def single_rank():
+    """Tensors of one element are contiguous, whatever their stride."""
+    rank, size = world()
+    for dtype in (torch.float32, torch.int16, torch.complex64, torch.bool):
+        x = torch.full((5,), rank == 0, dtype=dtype)[1:2:2].as_strided((1,), (2,))
+        assert x.is_contiguous()
+        dist.broadcast(x, 0)
+        same(x, torch.ones(x.shape, dtype=dtype))
+        came = torch.zeros(1, dtype=dtype)
+        requests = [dist.isend(x, (rank + 1) % size), dist.irecv(came, (rank - 1) % size)]
+        for request in requests:
+            request.wait()
+        same(came, torch.ones(1, dtype=dtype))
+
+
+def test_single_elements(group, on_cpu):
+    group(2, single_rank)

@@ -8,6 +8,7 @@
 
 #include "kernels/gpu/bound_check.h"
 #include "kernels/gpu/device/execute.h"
+#include "kernels/gpu/device/tiles/tiles_call.h"
 #include "kernels/gpu/plugin/compile.h"
 #include "kernels/gpu/plugin/inside.h"
 #include "kernels/gpu/plugin/product.h"
@@ -141,6 +142,7 @@ static int gpu_use(int gpu, struct error *e)
         return gpu_error(e, gpu, "using it", status);
     g->multiprocessors = (uint32_t)properties.multiProcessorCount;
     g->follows = GPU_FOLLOWS(properties);
+    g->hopper = properties.major == 9 && properties.minor == 0;
     return 0;
 }
 
@@ -205,6 +207,8 @@ static int prepared_load(int gpu, struct error *e)
             result = file_load(rules_kernel());
         if (result == hipSuccess)
             result = file_load(flows_kernel());
+        if (result == hipSuccess)
+            result = file_load(tiles_kernel());
         if (result == hipSuccess)
             result = rings_kernels_prepare(gpus[gpu].follows);
         status = result == hipSuccess ? 0 : gpu_error(e, gpu, "loading kernels of collectives", result);

@@ -76,7 +76,8 @@ static bool rtc_load(void *library, struct rtc *out)
            rtc_find(library, "GetErrorString", &out->error);
 }
 
-/* The compiler; NULL: *e says why there is none. It is looked for once, and stays. */
+/* The compiler; NULL: *e says why there is none. It is looked for once, by compiler(), of which no two run at a time, and stays: code_compile(), which several
+ * threads call behind it, only reads what it has found. NVRTC and hiprtc compile different programs in several threads. */
 static const struct rtc *rtc_open(const char *given, struct error *e)
 {
     static struct rtc functions;
@@ -93,7 +94,8 @@ static const struct rtc *rtc_open(const char *given, struct error *e)
         (void)snprintf(why, sizeof(why), "%s lacks functions of " RTC, given ? given : "its library");
         (void)dlclose(library);
     }
-    looked = true;
+    if (!looked)
+        looked = true;
     if (!found)
         (void)error_set(e, -ENOENT, "no compiler for GPUs (" RTC "): %s", why);
     return found ? &functions : NULL;

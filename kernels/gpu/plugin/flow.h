@@ -17,7 +17,8 @@
  *
  * Why nothing deadlocks. In the order in which a rank enqueues, every wait stands behind what the other rank's wait for the same piece needs of this one:
  * so it would come to an end even if all streams were one. Of several communicators this holds only where both ranks enqueue, or replay, their calls in the same
- * order: the driver may give streams of one communicator, or branches of a graph, the hardware queue in which another one's wait stands. Every wait ends when
+ * order: the driver may give streams of one communicator, or branches of a graph, the hardware queue in which another one's wait stands. Products by tiles
+ * (kernels/gpu/device/tiles/tiles.hip) need the same, for another reason: they wait while they fill the GPU. Every wait ends when
  * the rank's failure epoch says so, at the time limit at the latest.
  */
 #ifndef FCC_KERNELS_GPU_PLUGIN_FLOW_H
@@ -90,6 +91,8 @@ uint64_t flow_place(const struct flow *f, uint32_t rank, const struct flow_cut *
  * place is free. row: elements of each row that are sent. */
 void flow_send(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32_t piece, uint64_t from, int64_t from_stride,
                int64_t row);
+/* Tells the other rank that so many pieces of a flow have come, behind what the stream has been given. */
+void flow_tell_come(struct flow *f, hipStream_t stream, uint32_t flow, uint32_t pieces);
 /* What the caller's stream does next needs the piece. */
 void flow_come(struct flow *f, uint32_t flow, uint32_t piece);
 /* A piece has been used, by what `stream` has been given: its place is free, if another one is to come there. */

@@ -211,6 +211,11 @@ uint64_t flow_place(const struct flow *f, uint32_t rank, const struct flow_cut *
     return f->rings.rings[rank] + rings_arrivals_at(f->rings.nranks) + cut->at + piece % FLOW_PLACES * cut->place_bytes;
 }
 
+void flow_tell_come(struct flow *f, hipStream_t stream, uint32_t flow, uint32_t pieces)
+{
+    tell(f, stream, &head(f, f->other)->come[flow], pieces);
+}
+
 void flow_send(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32_t piece, uint64_t from, int64_t from_stride,
                int64_t row)
 {
@@ -218,7 +223,7 @@ void flow_send(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32
         await(f, &head(f, f->rings.rank)->used[flow], piece - FLOW_PLACES + 1);
     flow_behind(f, f->p->made[piece % FLOW_PLACES], f->stream, f->p->out);
     flow_copy(f, flow_place(f, f->other, cut, piece), cut->row, from, from_stride, flow_rows(cut, piece), row, f->p->out);
-    tell(f, f->p->out, &head(f, f->other)->come[flow], piece + 1);
+    flow_tell_come(f, f->p->out, flow, piece + 1);
 }
 
 void flow_come(struct flow *f, uint32_t flow, uint32_t piece)

@@ -37,6 +37,7 @@ struct gpu {
     hipEvent_t copied; /* recorded on `in`, awaited by `run` */
     uint32_t multiprocessors;
     bool follows;                     /* a kernel may be launched before the previous one has ended: gpu_follow() */
+    bool hopper;                      /* it has the instructions of sm_90a */
     volatile unsigned *data_path;     /* HIP, direct.hip: flushes the host data path; NULL: the GPU has none */
     void *clock_words;                /* plugin.hip: struct clock_words in host memory */
     uint64_t opened_clock, opened_ns; /* the same moment by the GPU's clock and by CLOCK_MONOTONIC */

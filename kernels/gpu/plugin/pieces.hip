@@ -5,6 +5,7 @@
  * engine (flow.h) while the next one is computed, and own rows computed onto what has arrived. And the same products in sequence, behind or before a
  * collective, where there are more ranks or little to send.
  */
+#include "kernels/gpu/device/tiles/tiles_order.h"
 #include "kernels/gpu/plugin/flow.h"
 #include "kernels/gpu/plugin/inside.h"
 #include "kernels/gpu/plugin/product.h"
@@ -20,6 +21,7 @@ enum {
 };
 static_assert(2 * RINGS_GATHERED_MOST <= FLOW_OWN_BYTES, "a whole A, and this rank's");
 static_assert(RINGS_TERMS_BYTES <= FLOW_OWN_BYTES, "a run's terms");
+static const uint64_t arrivals_bytes = TILES_ARRIVALS_BYTES; /* what is behind them are words of products by tiles */
 static const uint64_t slot_bytes = FLOW_OWN_BYTES / FLOW_PLACES;
 
 struct call : flow {
@@ -90,7 +92,7 @@ struct sums {
 static void sums_cut(struct call *f, struct sums *s)
 {
     const struct rings_pieces *w = f->what;
-    const uint64_t bytes = w->scatters ? RINGS_ARRIVALS_BYTES : RINGS_ARRIVALS_BYTES / 2;
+    const uint64_t bytes = w->scatters ? arrivals_bytes : arrivals_bytes / 2;
     const int64_t own = w->rows[f->rings.rank], theirs = w->rows[f->other];
 
     s->own = f->rings.rank ? theirs : 0;
@@ -205,8 +207,8 @@ static void gather_in_pieces(struct call *f)
     const struct rings_pieces *w = f->what;
     const int64_t align = (int64_t)(16 / f->size), row = (w->k + align - 1) / align * align;
     const int64_t own = w->rows[f->rings.rank], theirs = w->rows[f->other];
-    const struct gather g = {cut_of(own, row, f->size, RINGS_ARRIVALS_BYTES, 0, 0),
-                             cut_of(theirs, row, f->size, RINGS_ARRIVALS_BYTES, 0, 0), f->rings.rank ? theirs : 0,
+    const struct gather g = {cut_of(own, row, f->size, arrivals_bytes, 0, 0),
+                             cut_of(theirs, row, f->size, arrivals_bytes, 0, 0), f->rings.rank ? theirs : 0,
                              f->rings.rank ? 0 : own};
     uint32_t sent = 0;
 
@@ -344,16 +346,20 @@ int pieces_start(struct products *products, int gpu, const struct rings_call *ri
     c->numbers = rings_pieces_numbers(what, rings->nranks);
     c->root = what->sequential;
     c->in_share = c->out_share = VECTOR_ALL;
-    if (what->sequential && what->m && (what->n || what->gathers)) {
+    const bool in_sequence = what->sequential == PIECES_SEQUENCE;
+    if (in_sequence && what->m && (what->n || what->gathers)) {
         (what->gathers ? gather_in_sequence : what->scatters ? scatter_in_sequence : sum_in_sequence)(&f);
         return f.status;
     }
-    if (what->sequential) { /* as of the others, if they have elements, the run's are M * N, or M * K */
+    if (in_sequence) { /* as of the others, if they have elements, the run's are M * N, or M * K */
         nothing_move(&f);
         return f.status;
     }
     c->in_elements = c->out_elements = what->gathers ? what->k : what->n;
     c->rows = (uint32_t)what->m;
-    (what->gathers ? gather_in_pieces : sums_in_pieces)(&f);
+    if (what->sequential == PIECES_TILES)
+        pieces_by_tiles(&f, what);
+    else
+        (what->gathers ? gather_in_pieces : sums_in_pieces)(&f);
     return f.status;
 }

@@ -8,6 +8,8 @@
 
 #include <errno.h>
 
+enum { LIBRARY_MOST = 3 }; /* PIECES_WISH */
+
 static int none_check(const struct op_args *args, int nranks, int rank, struct error *e)
 {
     size_t count;
@@ -15,20 +17,20 @@ static int none_check(const struct op_args *args, int nranks, int rank, struct e
 
     (void)nranks;
     (void)rank;
-    if (library && (count != 1 || *library < 0 || *library > 1))
-        return error_set(e, -EINVAL, "library: allowed is one number, 0 or 1");
+    if (library && (count != 1 || *library < 0 || *library > LIBRARY_MOST))
+        return error_set(e, -EINVAL, "library: allowed is one number, 0 to %d", LIBRARY_MOST);
     return args_check(args, e);
 }
 
-/* Whether all ranks have the vendor's library of products. */
-static bool library_match(const struct op_args args[], int nranks)
+/* What all ranks have of the vendor's library of products, and beyond it (enum pieces_level). */
+static int64_t library_match(const struct op_args args[], int nranks)
 {
-    bool all = true;
+    int64_t all = LIBRARY_MOST;
 
     for (int r = 0; r < nranks; r++) {
         size_t count;
         const int64_t *library = op_attr(&args[r], FCC_ATTR_LIBRARY, &count);
-        all = all && library && *library;
+        all = !library ? 0 : *library < all ? *library : all;
     }
     return all;
 }

@@ -104,21 +104,15 @@ static bool tile_get(const struct rectangle *part, const struct schedule *schedu
     return true;
 }
 
-/* Adds the first tile for each destination, then the second for each, and so on. */
-static void add_puts_in_turns(struct plan_builder *b, const int order[], const struct schedule *schedule,
-                              const struct rectangle parts[])
+/* Adds the first tile for each of these destinations, then the second for each, and so on. */
+static void add_turns(struct plan_builder *b, const int order[], int n, const struct schedule *schedule,
+                      const struct rectangle parts[], const uint32_t groups[])
 {
-    struct plan *plan = b->plan;
-    uint32_t *groups = plan_scratch(b, (size_t)plan->nranks, sizeof(*groups));
     bool some = true;
 
-    if (!groups)
-        return;
-    for (int i = 0; i < plan->nranks; i++)
-        groups[i] = is_empty(&parts[order[i]]) ? SLICE_NO_GROUP : plan_add_group(b, (unsigned)order[i], (uint32_t)plan->rank);
     for (uint64_t t = 0; some && b->status == 0; t++) {
         some = false;
-        for (int i = 0; i < plan->nranks; i++) {
+        for (int i = 0; i < n; i++) {
             struct slice s = {.kind = SLICE_COMPUTE_PUT, .dst = (uint16_t)order[i], .group = groups[i]};
             if (!tile_get(&parts[order[i]], schedule, t, &s))
                 continue;
@@ -126,6 +120,25 @@ static void add_puts_in_turns(struct plan_builder *b, const int order[], const s
             some = true;
         }
     }
+}
+
+/* In turns. Cores send to other nodes, which come first in the order, before they store what stays here: that is on its way meanwhile. */
+static void add_puts_in_turns(const struct problem *problem, struct plan_builder *b, const int order[],
+                              const struct schedule *schedule, const struct rectangle parts[])
+{
+    struct plan *plan = b->plan;
+    uint32_t *groups = plan_scratch(b, (size_t)plan->nranks, sizeof(*groups));
+    int first = 0;
+
+    if (!groups)
+        return;
+    for (int i = 0; i < plan->nranks; i++)
+        groups[i] = is_empty(&parts[order[i]]) ? SLICE_NO_GROUP : plan_add_group(b, (unsigned)order[i], (uint32_t)plan->rank);
+    while (schedule->target == PLAN_CPU && first < plan->nranks &&
+           problem->node_of[order[first]] != problem->node_of[plan->rank])
+        first++;
+    add_turns(b, order, first, schedule, parts, groups);
+    add_turns(b, order + first, plan->nranks - first, schedule, parts, groups + first);
 }
 
 /* The most consecutive destinations, of `n` with rows, of which each `count` share one tile. */
@@ -337,7 +350,7 @@ static void fused_plan(const struct problem *problem, const struct domain *d, co
     if (d->order == ORDER_TOGETHER)
         add_short_puts(problem, b, d->part);
     else if (d->order == ORDER_IN_TURNS)
-        add_puts_in_turns(b, order, schedule, d->part);
+        add_puts_in_turns(problem, b, order, schedule, d->part);
     else
         add_puts(b, SLICE_COMPUTE_PUT, order, schedule, d->part, d->order == ORDER_IN_BANDS, false);
     if (tiles)

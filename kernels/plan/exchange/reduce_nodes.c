@@ -60,6 +60,7 @@ struct turn {
 
 struct maker {
     struct plan_builder *b;
+    const struct problem *problem;
     const struct reduce_layout *l;
     int rank, node;
     /* results: the first result flag. computed: the flag that this rank's partial sums are computed */
@@ -74,8 +75,25 @@ struct maker {
     uint32_t waits;   /* the signal group of the wait slices (rows.h) */
 };
 
-/* RESULTS: the destinations of an owner's results. FORWARD: the ranks to which a deputy forwards them */
+/* The rank that gets what a rank has added up; -1: all ranks do. */
+static int receiver_of(const struct problem *problem, int owner)
+{
+    return op_scatters_rows(problem->op) ? owner : op_is_vector(problem->op) ? vector_receiver(problem, owner) : -1;
+}
+
+/* RESULTS: the destinations of an owner's results; where one rank gets these, those of the word that they are there. FORWARD: the ranks to which a
+ * deputy forwards them */
 enum { SET_RESULTS, SET_FORWARD };
+
+/* Whether a rank waits for the word that an owner, whose results one rank gets, has added its tiles up. Who gets them does, and the ranks of the
+ * owner's node, of which it may read the inputs. Elsewhere nobody has to: what a rank has sent is out of its memory when its operator ends, and its next
+ * operator begins when this one has ended on all nodes. (On GPUs all do: their waits are divided otherwise.) */
+static bool hears_of(const struct maker *m, int rank, int owner, int receiver)
+{
+    const struct reduce_layout *l = m->l;
+
+    return m->b->plan->schedule.target != PLAN_CPU || rank == receiver || l->node[rank] == l->node[owner];
+}
 
 /* A slice for tile t of an owner's chunk. */
 static struct slice tile_slice(const struct maker *m, int owner, int64_t t, enum slice_kind kind, unsigned dst)
@@ -244,11 +262,12 @@ static void add_reduces(const struct maker *m)
 {
     const struct reduce_layout *l = m->l;
     unsigned dst = l->nnodes > 1 ? SLICE_DST_SET + SET_RESULTS : SLICE_DST_ALL;
-    uint32_t group = SLICE_NO_GROUP; /* of all tiles, where one rank gets them and the others learn that they have been read */
+    uint32_t group = SLICE_NO_GROUP; /* of all tiles, where one rank gets them and others learn that they have been read */
 
     add_level(m, LEVEL_REDUCE, 0);
     if (m->receiver >= 0 && l->tiles[m->rank] < l->tiles[m->rank + 1])
-        group = plan_add_group(m->b, SLICE_DST_ALL, (uint32_t)(m->results + l->tiles[m->rank]));
+        group = plan_add_group(m->b, m->b->plan->schedule.target == PLAN_CPU ? dst : SLICE_DST_ALL,
+                               (uint32_t)(m->results + l->tiles[m->rank]));
     dst = m->receiver >= 0 ? (unsigned)m->receiver : dst;
     m->b->plan->start_level = m->b->plan->nlevels - 1;
     for (int64_t t = l->tiles[m->rank]; t < l->tiles[m->rank + 1] && m->b->status == 0; t++) {
@@ -310,7 +329,8 @@ static void add_waits(const struct maker *m)
     int p = 0, next;
 
     for (; m->receiver >= 0 && p < plan->nranks; p++)
-        add_wait(m, m->results + l->tiles[p], l->tiles[p + 1] > l->tiles[p], false);
+        add_wait(m, m->results + l->tiles[p],
+                 l->tiles[p + 1] > l->tiles[p] && hears_of(m, m->rank, p, receiver_of(m->problem, p)), false);
     if (m->receiver >= 0)
         return;
     if (plan->schedule.target == PLAN_CPU || l->nnodes == 1) {
@@ -325,22 +345,19 @@ static void add_waits(const struct maker *m)
     }
 }
 
-/* The rank that gets what a rank has added up; -1: all ranks do. */
-static int receiver_of(const struct problem *problem, int owner)
-{
-    return op_scatters_rows(problem->op) ? owner : op_is_vector(problem->op) ? vector_receiver(problem, owner) : -1;
-}
-
 static void sets_make(const struct maker *m)
 {
     const struct reduce_layout *l = m->l;
     struct plan *plan = m->b->plan;
 
-    for (int j = 0; j < l->nnodes; j++)
+    for (int r = 0; m->receiver >= 0 && r < plan->nranks; r++)
+        if (hears_of(m, r, m->rank, m->receiver))
+            plan_set_add(plan, SET_RESULTS, r);
+    for (int j = 0; m->receiver < 0 && j < l->nnodes; j++)
         plan_set_add(plan, SET_RESULTS, reduce_deputy(l, m->rank, j));
     for (int i = 0; i < l->size[m->node]; i++) {
         int neighbour = l->member[l->first[m->node] + i];
-        plan_set_add(plan, SET_RESULTS, neighbour);
+        plan_set_add(plan, SET_RESULTS, neighbour); /* with a receiver, it has been added already */
         if (neighbour != m->rank)
             plan_set_add(plan, SET_FORWARD, neighbour);
     }
@@ -351,6 +368,7 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
     enum fcc_schedule_kind kind = b->plan->schedule.kind;
     const struct reduce_layout *l = b->plan->layout;
     struct maker m = {.b = b,
+                      .problem = problem,
                       .l = l,
                       .rank = rank,
                       .node = l->node[rank],

@@ -283,7 +283,7 @@ class Comparison:
         if not answers:
             return
         self.results[row]["pieces"] = answers[0]["pieces"]
-        self.ways_take(row, answers, (FCCD, t3.COLLECTIVE, t3.RING))
+        self.ways_take(row, answers, (FCCD, t3.COLLECTIVE, t3.RING, *t3.WISHES))
 
     def measure_beside(self, row):
         times = self.results[row]["times"]

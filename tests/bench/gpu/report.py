@@ -190,7 +190,8 @@ medians of the slowest rank, in us per call; inputs taken in turns so that none 
             and FlashInfer
   t3              a product and its collective, in CUDA graphs: the product alone; the exchange alone, NCCL's or fccd's; the product with NCCL's
             collective; with fccd's; PyTorch's fused ones (by stream), or two-shot behind the product; the ring of products in pieces, by copy
-            engines; fccd's operator. floor: the longer of the product and the bytes at the link's rate. /best: fccd / the fastest of the others
+            engines; fccd's operator in pieces, by tiles, and as it chooses. floor: the longer of the product and the bytes at the link's
+            rate. /best: fccd / the fastest of the others
   beside          a product alone, and while rows are stored by copy engines, or gathered by fccd's or NCCL's all_gather. /link: how fast that was, of
             the link's rate
   examples        of client/python/examples, as they say themselves: a forward step of dlrm.py, and a token of llama.py --like 8b-16-layers

@@ -8,20 +8,24 @@ several weights in turns:
   collective  the product and fccd's collective, in sequence
   PyTorch     fused_matmul_reduce_scatter, fused_all_gather_matmul, by stream; gemm_all_reduce: the product into symmetric memory and two_shot_all_reduce_
   ring        fcc.RingReduceScatter, fcc.RingAllGather around PyTorch's product: copy engines, and no multiprocessor for the exchange
+  pieces      fccd's operator, fused, by cuBLAS in pieces (FCC_FUSED=pieces)
+  tiles       the same by one kernel, tile by tile (FCC_FUSED=tiles)
   fccd        the operator, schedule auto
 
 The floor of a row is the longer of its product, as measured, and its bytes at the link rate of the run. A shape takes from 2 s to 10 s. The shapes come in an
 order that the seed draws, so a run that ends early has had some of each kind. Which goals there are: judge().
 """
 import math
+import os
 import statistics
 
 from . import figures, inputs, shapes
-from .collectives import FCCD, NCCL, join
+from .collectives import FCCD, JOB, NCCL, join
 from .decode import PRODUCT, differ, said
 
-EXCHANGE, COLLECTIVE, PYTORCH, RING = "exchange", "collective", "PyTorch", "ring"
-WAYS = (PRODUCT, EXCHANGE, NCCL, COLLECTIVE, PYTORCH, RING, FCCD)
+EXCHANGE, COLLECTIVE, PYTORCH, RING, PIECES, TILES = "exchange", "collective", "PyTorch", "ring", "pieces", "tiles"
+WAYS = (PRODUCT, EXCHANGE, NCCL, COLLECTIVE, PYTORCH, RING, PIECES, TILES, FCCD)
+WISHES = (PIECES, TILES)  # what FCC_FUSED may be; each has a communicator
 OTHERS = (NCCL, COLLECTIVE, PYTORCH, RING)  # what fccd is compared with
 SAMPLES_LEAST, SAMPLES_MOST, SAMPLED_S = 7, 30, 0.15
 ROWS_CHECKED = 32
@@ -153,16 +157,28 @@ class Layer:
     def fccd(self, i):
         return getattr(self.fcc, self.shape.kind)(*self.sets[i], self.comm)
 
+    def fused(self, comm, i):
+        return getattr(self.fcc, self.shape.kind)(*self.sets[i], comm, schedule="fused")
+
 
 class Session:
-    """rank: of rank.py, whose processes have a group of NCCL's. One communicator for all shapes."""
+    """rank: of rank.py, whose processes have a group of NCCL's. One communicator for all shapes, and one for each wish."""
 
     def __init__(self, rank, uid):
         self.rank, self.torch, self.dist = rank, rank.torch, rank.torch.distributed
         self.fcc, self.comm = join(rank, uid)
+        self.wished = {}
+        for wish in WISHES if rank.settings.ranks == 2 else ():
+            found = [self.fcc.unique_id(socket=str(rank.settings.socket), job=JOB) if rank.rank == 0 else None]
+            self.dist.broadcast_object_list(found, src=0)
+            self.wished[wish] = join(rank, found[0])[1]
+            os.environ["FCC_FUSED"] = wish  # until the communicator has what its products need
+            self.wished[wish]._member.multiplies()
+            del os.environ["FCC_FUSED"]
 
     def close(self):
-        self.comm.close()
+        for comm in (*self.wished.values(), self.comm):
+            comm.close()
 
     def measure(self, shape):
         """{"times": {way: [us per call]}, "wrong": {way: how many elements}, "missing": {way: why}, "pieces": of the ring}"""
@@ -175,6 +191,9 @@ class Session:
         self.way(found, layer, "NCCL alone", layer.exchange_nccl, checked=False)
         self.way(found, layer, "fccd alone", layer.exchange_fccd, checked=False)
         self.way(found, layer, COLLECTIVE, layer.collective)
+        for wish, comm in self.wished.items():
+            self.way(found, layer, wish, lambda i, comm=comm: layer.fused(comm, i))
+            comm.synchronize()
         self.way(found, layer, FCCD, layer.fccd)
         if RING in ways_of(shape):
             layer.ring_open()

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .._factors import Factor, factors_of
-from ..communicator import Communicator, refuse
+from .._communicator.refusals import refuse
+from ..communicator import Communicator
 from ..errors import ArgumentError
 
 _F32_LEAST, _F32_MOST = 2.0 ** -149, 3.4028234663852886e38

@@ -16,7 +16,8 @@ from .._dispatch import is_forward_mode, lib
 from .._factors import F8, check_factor, in_own_words, result_dtype
 from .._library import ABSENT, ACTIVATIONS, EPILOGUE, NORMS, QUANTIZATIONS, SCHEDULES, library
 from .._staging import place, place_anywhere
-from ..communicator import Communicator, Expected, find, refuse
+from .._communicator.refusals import refuse
+from ..communicator import Communicator, Expected, find
 from ..errors import ArgumentError, Error
 from ..memory import stream_of
 from ..ops import LAUNCHED, batch_parts, gathered_rows, gemm_rows, scattered_rows

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from .._dispatch import autocast_keys, is_forward_mode, lib, plain
-from ..communicator import TOLD
+from .._communicator.refusals import TOLD
 from ..ops import KERNELS
 from .derivatives import DERIVATIVES, Derivative
 

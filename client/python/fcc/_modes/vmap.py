@@ -16,7 +16,8 @@ from torch import Tensor
 from .._calls import at_once
 from .._dispatch import lib
 from .._names import Called
-from ..communicator import find, refuse
+from .._communicator.refusals import refuse
+from ..communicator import find
 from ..errors import Error
 from ..ops import GEMV_ROWS, KERNELS, gathered_rows, scattered_rows
 

@@ -9,7 +9,7 @@ import re
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,11 +18,15 @@ from .._connection import Buffer, Member, interruptible
 from .._dispatch import is_wrapped
 from .._library import RESULT, CTensor, library
 from .._place import INT64_MOST, whole
-from ..communicator import TOLD, Communicator, refuse
-from ..errors import ArgumentError, Error
+from .._communicator.refusals import TOLD, refuse
+from ..communicator import Communicator
+from ..errors import ArgumentError, Error, UnsupportedError
 from ..memory import DTYPES, empty, raw_stream_of
 from .program import Program, sizes_packed
 from .turns import turns_of
+
+if TYPE_CHECKING:
+    from .bound import BoundProgram
 
 _OP = "program_step"
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64}
@@ -94,7 +98,7 @@ class CompiledProgram:
 
     On a GPU tensors are on the communicator's GPU. A call takes its turn on the current stream: the run sees what was put onto it before, copies among it, and the
     call returns when the run is done; copies back are put onto the stream. So results need no event on the current stream, and none on another one where
-    they lie in the daemon's memory. A stream that is being captured into a CUDA graph is refused.
+    they lie in the daemon's memory. A stream that is being captured into a CUDA graph is refused: bind() makes what is captured.
 
     Attributes: text, the scheduled program; comm; parameters and scalars, the names.
 
@@ -106,6 +110,7 @@ class CompiledProgram:
             raise ArgumentError(f"CompiledProgram: program: {type(program).__name__}: allowed is a Program, whose compile() makes one")
         self.comm = communicator.chosen(comm, f"program {program.name}")
         self._program, member, handle = program, self.comm.member, ctypes.c_void_p()
+        self._sizes = dict(sizes)
         text = program._whole().encode(errors="replace")
         try:
             packed = sizes_packed(sizes)
@@ -325,13 +330,15 @@ class CompiledProgram:
         return tensor
 
     def _scalars_set(self, arguments: dict[str, Any]) -> None:
-        for name in self.scalars:
+        values = {}
+        for name in [name for name in self.scalars if name in arguments]:
             try:
                 if isinstance(arguments[name], complex) or not hasattr(arguments[name], "__float__"):
                     raise TypeError
-                value = float(arguments[name])
+                values[name] = float(arguments[name])
             except Exception:  # of a string, an array, a tensor of several elements, what an object's own method raises
                 raise ArgumentError(f"`{name}`: {_described(arguments[name])}: allowed is a number") from None
+        for name, value in values.items():  # all, or none
             library().program_scalar(self._handle, name.encode(), value)
 
     def _prepare(self, given: tuple[Any, ...], named: dict[str, Any], graded: bool) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -401,6 +408,18 @@ class CompiledProgram:
         self._turns.end()
         outs = [tensors[t.name] for t in self._tensors.values() if t.kind == "out"]
         return None if not outs else outs[0] if len(outs) == 1 else tuple(outs)
+
+    def bind(self, *given: Any, **named: Any) -> BoundProgram:
+        """The same program with these arguments, which a call takes as well, for runs that this process launches itself: on torch's current stream, without waiting, and in
+        CUDA graphs (BoundProgram). On CUDA GPUs of one node with one rank on each. Collective.
+
+        Raises: UnsupportedError, on all ranks: it cannot be bound, and why; calls of this object run as before. ArgumentError."""
+        from .bound import BoundProgram
+        try:
+            return BoundProgram(self, given, named)
+        except UnsupportedError as e:
+            self._turns.unbound = e.reason
+            raise
 
     def close(self) -> None:
         """Gives the program's memory back. Not collective. The communicator's close() and the end of the last reference do the same."""

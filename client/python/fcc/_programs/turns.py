@@ -15,11 +15,15 @@ from __future__ import annotations
 import torch
 
 from .._capture import captures_elsewhere, elsewhere_error
-from ..communicator import Communicator, stream_await
+from .._communicator.waits import stream_await
+from ..communicator import Communicator
 from ..errors import CaptureError
 
 
-def capture_check(comm: Communicator, what: str) -> None:
+BIND = "bind() of the compiled program makes one that is captured; or leave the call out of the capture"
+
+
+def capture_check(comm: Communicator, what: str, remedy: str = BIND) -> None:
     """Raises CaptureError if a stream that a run on this GPU would wait for is being captured into a graph. what: is called."""
     if not comm.member.on_gpu:
         return
@@ -28,11 +32,13 @@ def capture_check(comm: Communicator, what: str) -> None:
     with torch.cuda.device(comm.device):
         if torch.cuda.is_current_stream_capturing():
             raise CaptureError(f"rank {comm.rank}: {what}: the stream is being captured into a graph: not allowed", rank=comm.rank, remedy=(
-                "The daemon launches a program's steps when all ranks have come, which a graph cannot replay: leave the call out of the capture."))
+                f"The daemon launches a program's steps when all ranks have come, which a graph cannot replay: {remedy}."))
 
 
 class Host:
-    """Of cpu devices: what was called is done."""
+    """Of cpu devices: what was called is done. And of what is put onto a stream as the run is."""
+
+    unbound: str | None = None  # why the program could not be bound
 
     def begin(self) -> None:
         pass
@@ -47,13 +53,15 @@ class Host:
 class Streams:
     """Of GPUs."""
 
+    unbound: str | None = None
+
     def __init__(self, comm: Communicator, what: str) -> None:
         self._comm, self._what = comm, what
         self._copied: torch.cuda.Event | None = None  # the last run's results are where the caller wants them
 
     def begin(self) -> None:
         device = self._comm.device
-        capture_check(self._comm, self._what)
+        capture_check(self._comm, self._what, BIND if self.unbound is None else f"and it could not be bound ({self.unbound}): leave the call out of the capture")
         if self._copied is not None:
             torch.cuda.current_stream(device).wait_event(self._copied)
 

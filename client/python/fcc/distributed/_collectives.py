@@ -10,7 +10,9 @@ import torch
 
 from .._calls import numbers, run
 from .._library import library
-from ..communicator import TOLD, Communicator, noop
+from .._communicator.refusals import TOLD
+from .._communicator.waits import noop
+from ..communicator import Communicator
 from ..errors import ArgumentError, Error
 from ..memory import stream_of
 from . import _vectors

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from .._capture import captures_elsewhere, elsewhere_error
-from ..communicator import TOLD, Communicator, refuse
+from .._communicator.refusals import TOLD, refuse
+from ..communicator import Communicator
 from ..errors import ArgumentError, CaptureError
 from ._collectives import Collectives
 from ._direct import Direct

@@ -11,7 +11,7 @@ import torch
 
 from .._calls import numbers, run_many
 from .._library import ADDRESS, library
-from ..communicator import TOLD
+from .._communicator.refusals import TOLD
 from ..errors import Error
 from ..memory import stream_of
 from ._collectives import Collectives

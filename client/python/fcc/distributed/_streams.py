@@ -77,11 +77,13 @@ class StreamWork(Work):
         """It is complete: what uses its value, on whichever stream, comes behind the operation."""
         with contextlib.suppress(Exception):  # the future has it
             super().wait()
+        if self._error is not None:
+            return super().get_future()
         with self._lock:
             if self._future is None:
-                found = self._future = torch.futures.Future(devices=[self._stream.device] if self._error is None else None)
+                self._future = torch.futures.Future(devices=[self._stream.device])
                 with torch.cuda.stream(self._stream):  # the future takes down where the current stream is
-                    self._tell(found)
+                    self._future.set_result(self._outputs)
             return self._future
 
     def is_completed(self) -> bool:

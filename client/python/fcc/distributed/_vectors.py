@@ -65,6 +65,8 @@ class Vector:
         flat = tensor.detach().view(-1)
         if flat.is_conj() or flat.is_neg():
             flat = flat.resolve_conj().resolve_neg()
+        if flat.numel() == 1:  # a single element is contiguous whatever its stride, and only with stride 1 has it a view as bytes
+            flat = flat.as_strided((1,), (1,))
         return flat if flat.dtype == self.dtype else flat.view(self.dtype)
 
     def parts(self, begin: int, count: int) -> list[torch.Tensor]:
@@ -206,7 +208,8 @@ class Pieces:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def reserve(self, nbytes: int) -> None:
-        """Makes it at least that large. What is in it is lost."""
+        """Makes it at least that large, and a byte: at() is asked for vectors without elements, too. What is in it is lost."""
+        nbytes = max(1, nbytes)
         if nbytes <= self._bytes.numel():
             return
         if self._comm.member.on_gpu:

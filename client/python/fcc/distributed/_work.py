@@ -46,7 +46,8 @@ class Work(dist.Work):
         self._name, self._run, self._outputs, self._source = name, run, list(outputs), source
         self._lock = threading.Lock()
         self._ended: threading.Event | None = None
-        self._future: torch.futures.Future | None = None
+        self._told: torch.futures.Future | None = None  # completes when the work has ended
+        self._future: torch.futures.Future | None = None  # what get_future() gives: its value follows from the first
         self._error: BaseException | None = None
         self._is_done = False
 
@@ -69,17 +70,18 @@ class Work(dist.Work):
             self._error = None if error is None else as_torch_error(error)
             self._is_done = True
             self._run = _nothing
-            ended, future = self._ended, self._future
+            ended, told = self._ended, self._told
         if ended is not None:
             ended.set()
-        if future is not None:
-            self._tell(future)
+        if told is not None:
+            told.set_result(None)
 
-    def _tell(self, future: torch.futures.Future) -> None:
+    def _value(self, _: torch.futures.Future) -> list[torch.Tensor]:
+        """What a future's then() calls. An exception that is raised here is one for C++, too, which waits for futures (DistributedDataParallel's
+        reducer). What set_exception() leaves is a value to C++, which takes it for tensors."""
         if self._error is not None:
-            future.set_exception(self._error)  # type: ignore[arg-type]
-        else:
-            future.set_result(self._outputs)
+            raise self._error
+        return self._outputs
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         if not self._is_done:
@@ -100,10 +102,11 @@ class Work(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            found = self._future = torch.futures.Future()
+            told = self._told = torch.futures.Future()
+            found = self._future = told.then(self._value)
             done = self._is_done
         if done:
-            self._tell(found)
+            told.set_result(None)
         return found
 
     def is_completed(self) -> bool:
@@ -194,8 +197,8 @@ class Lane:
         """RuntimeError if the lane is closed, or a parent's."""
         self._state.check()
 
-    def close(self, error: Exception | None = None) -> None:
-        """Ends the thread when it has run what it has; with an error it runs no more, and the works that wait get it."""
+    def close(self, error: Exception | None = None) -> bool:
+        """Ends the thread when it has run what it has; with an error it runs no more, and the works that wait get it. Were there any?"""
         state = self._state
         with state.changed:
             left = list(state.works) if error else []
@@ -206,6 +209,7 @@ class Lane:
         state.close()
         if not error and state.thread is not None and state.thread is not threading.current_thread():
             state.thread.join()
+        return bool(left)
 
 
 class _State:

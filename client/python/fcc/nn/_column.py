@@ -13,11 +13,11 @@ from .. import communicator
 from .._calls import unsubmitted
 from .._modes.autocast import dtype_of
 from .._names import Called, argument
-from ..communicator import Communicator, find, rank_of, refuse
+from .._communicator.refusals import refuse
+from ..communicator import Communicator, find, rank_of
 from ..errors import ArgumentError, Error
 from ..memory import empty
-from ..ops import batch_parts
-from ._made import linear_check, sizes_check
+from ._made import linear_check, spread_make
 from ._sequence import gathered_linear, gathered_wrong
 
 _ops = torch.ops.fcc
@@ -68,6 +68,11 @@ class ColumnParallelLinear(nn.Module):
         does.
     """
 
+    comm_name: str
+    in_features: int
+    out_features: int
+    sequence_parallel: bool
+    columns: slice  # of the whole layer's, which are this rank's
     weight: nn.Parameter
     bias: nn.Parameter | None
 
@@ -75,18 +80,9 @@ class ColumnParallelLinear(nn.Module):
                  device: str | torch.device | None = None, dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True,
                  sequence_parallel: bool = False) -> None:
         super().__init__()
-        comm = communicator.chosen(comm, "ColumnParallelLinear")
-        in_features, out_features = sizes_check(comm, "ColumnParallelLinear", dtype, in_features=(in_features, 1), out_features=(out_features, 0))
-        parts = batch_parts(out_features, None, comm.size)
-        first = sum(parts[:comm.rank])
-        self.comm_name, self.replicated, self.sequence_parallel = comm.name, replicated, sequence_parallel
-        self.in_features, self.out_features = in_features, out_features
-        self.columns = slice(first, first + parts[comm.rank])
-        shape = (parts[comm.rank], in_features)
-        self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, device=device, comm=comm).t() if sequence_parallel else
-                                   empty(*shape, dtype=dtype, device=device, comm=comm))
-        self.fcc_columns = ("weight",) if sequence_parallel else ()  # for to_daemon()
-        self.register_parameter("bias", nn.Parameter(empty(parts[comm.rank], dtype=dtype, comm=comm)) if bias else None)
+        self.replicated = replicated
+        spread_make(self, "ColumnParallelLinear", comm, in_features, out_features, True, bias=bias, device=device, dtype=dtype,
+                    sequence_parallel=sequence_parallel)
         if init:
             self.reset_parameters()
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from .. import communicator
 from .._calls import unsubmitted
 from .._names import Called, argument
-from ..communicator import Communicator, find, rank_of, refuse
+from .._communicator.refusals import refuse
+from ..communicator import Communicator, find, rank_of
 from ..errors import ArgumentError, Error
 from ..memory import empty
 from ..ops import batch_parts

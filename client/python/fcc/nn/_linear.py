@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from .. import communicator
 from .._modes.autocast import dtype_of, lowered
 from .._calls import group, unsubmitted
-from ..communicator import Communicator, find, rank_of, refuse
+from .._communicator.refusals import refuse
+from ..communicator import Communicator, find, rank_of
 from .._names import Called, argument
 from ..errors import ArgumentError, Error
 from ..memory import empty
-from ..ops import GEMV_ROWS, batch_parts
-from ._made import linear_check, sizes_check
+from ..ops import GEMV_ROWS
+from ._made import linear_check, sizes_check, spread_make
 from ._seeds import numbered_generators
 from ._sequence import scattered_linear, scattered_parts
 
@@ -76,6 +77,11 @@ class RowParallelLinear(nn.Module):
     Raises: ArgumentError (on all ranks), and what fcc.gemv_all_reduce() does.
     """
 
+    comm_name: str
+    in_features: int
+    out_features: int
+    sequence_parallel: bool
+    columns: slice  # of the whole layer's, which are this rank's
     weight: nn.Parameter
     bias: nn.Parameter | None
 
@@ -83,18 +89,9 @@ class RowParallelLinear(nn.Module):
                  device: str | torch.device | None = None, dtype: torch.dtype | None = None, replicated: bool = True, init: bool = True,
                  sequence_parallel: bool = False) -> None:
         super().__init__()
-        comm = communicator.chosen(comm, "RowParallelLinear")
-        in_features, out_features = sizes_check(comm, "RowParallelLinear", dtype, in_features=(in_features, 0), out_features=(out_features, 1))
-        parts = batch_parts(in_features, None, comm.size)
-        first = sum(parts[:comm.rank])
-        self.comm_name, self.replicated, self.sequence_parallel = comm.name, replicated, sequence_parallel
-        self.in_features, self.out_features = in_features, out_features
-        self.columns = slice(first, first + parts[comm.rank])
-        shape = (out_features, parts[comm.rank])
-        self.weight = nn.Parameter(empty(*shape[::-1], dtype=dtype, device=device, comm=comm).t() if sequence_parallel else
-                                   empty(*shape, dtype=dtype, device=device, comm=comm))
-        self.fcc_columns = ("weight",) if sequence_parallel else ()  # for to_daemon()
-        self.register_parameter("bias", nn.Parameter(empty(out_features, dtype=dtype, comm=comm)) if bias else None)
+        self.replicated = replicated
+        spread_make(self, "RowParallelLinear", comm, in_features, out_features, False, bias=bias, device=device, dtype=dtype,
+                    sequence_parallel=sequence_parallel)
         if init:
             self.reset_parameters()
 

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from .. import communicator
-from ..communicator import Communicator, refuse
+from .._communicator.refusals import refuse
+from ..communicator import Communicator
 from ..errors import ArgumentError, UnsupportedError
 from ..memory import empty
 from ._column import ColumnParallelLinear

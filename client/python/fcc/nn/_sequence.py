@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..communicator import find, refuse
+from .._communicator.refusals import refuse
+from ..communicator import find
 from ..errors import ArgumentError
 from ..ops import batch_parts
 

@@ -18,7 +18,12 @@ What holds for all of them:
                  is None on some, it counts as 0 there
     DDP          fcc.optim.use_with(ddp_model): its gradients stay unreduced
     state_dict   torch.optim's: it loads there, and torch.optim's loads here (of LAMB, which torch has not, Adam's). It is collective: all ranks call it
-    GPUs         a step sees what the current stream was given before, and returns when the parameters are updated; it is not captured into a CUDA graph
+    GPUs         a step sees what the current stream was given before, and returns when the parameters are updated; it is not captured into a CUDA graph, except with
+    capturable   True, on CUDA GPUs of one node with one rank on each: a step is put onto the current stream, and nobody waits. The ranks agree, and wait, in the first
+                 step, and in one of which all ranks know that it is another one than before: other parameters have gradients or were given other memory, a state_dict
+                 was loaded, param_groups have changed, a GradScaler is in use. In between nobody checks that all ranks have the same numbers.
+                 In a CUDA graph (torch.cuda.graph()), behind such a step outside of it, step() puts only its work there, and counts nothing. advance(), on the same
+                 stream before each replay(), counts a step, and gives the replay its numbers: lr and the others of param_groups as they are then, and those of step t
     errors       ArgumentError on all ranks; the step changes nothing then
 """
 from ._adam import Adam, AdamW

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._programs.program import Program
 from ..communicator import Communicator
-from ._sharded import BETAS, NOT_NEGATIVE, ONLY_FALSE, ShardedOptimizer, arguments_check
+from ._sharded import BETAS, BOOLEAN, NOT_NEGATIVE, ONLY_FALSE, ShardedOptimizer, arguments_check
 
 # PyTorch's Adam: m and v are the averages, u the largest v so far, w the parameters in float32. lr and root have the corrections of the bias.
 _TEXT = """program adam(N)
@@ -33,7 +33,8 @@ class Adam(ShardedOptimizer):
 
     Args:
         params, lr, betas, eps, weight_decay, amsgrad, maximize, decoupled_weight_decay: as torch's
-        foreach, fused: taken and not looked at: they say how torch computes. capturable, differentiable: False
+        foreach, fused: taken and not looked at: they say how torch computes. differentiable: False
+        capturable: steps are put onto the current stream, and into CUDA graphs: fcc.optim says how
         comm: None: the default communicator
         reduction: of the ranks' gradients, "mean" or "sum"
         grads_in_place: gradients become views of the daemon's memory (zero_grad())
@@ -46,9 +47,9 @@ class Adam(ShardedOptimizer):
                  differentiable: bool = False, fused: bool | None = None, decoupled_weight_decay: bool = False, comm: Communicator | None = None,
                  reduction: str = "mean", grads_in_place: bool = False) -> None:
         arguments_check(type(self).__name__, ("lr", lr, *NOT_NEGATIVE), ("eps", eps, *NOT_NEGATIVE), ("betas", betas, *BETAS),
-                        ("weight_decay", weight_decay, *NOT_NEGATIVE), ("capturable", capturable, *ONLY_FALSE), ("differentiable", differentiable, *ONLY_FALSE))
+                        ("weight_decay", weight_decay, *NOT_NEGATIVE), ("capturable", capturable, *BOOLEAN), ("differentiable", differentiable, *ONLY_FALSE))
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, foreach=foreach, maximize=maximize,
-                                      capturable=capturable, differentiable=differentiable, fused=fused, decoupled_weight_decay=decoupled_weight_decay or self._decoupled), comm, reduction, grads_in_place)
+                                      capturable=capturable, differentiable=differentiable, fused=fused, decoupled_weight_decay=decoupled_weight_decay or self._decoupled), comm, reduction, grads_in_place, capturable)
 
     def _state_names(self, group: dict[str, Any]) -> Iterable[str]:
         return ("m", "v", "u") if group["amsgrad"] else ("m", "v")

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._programs.program import Program
 from ..communicator import Communicator
-from ._sharded import BETAS, NOT_NEGATIVE, ShardedOptimizer, Unit, arguments_check
+from ._sharded import BETAS, BOOLEAN, NOT_NEGATIVE, ShardedOptimizer, Unit, arguments_check
 
 # Of a unit's parameters (T of them, with what aligns each: 0, which no norm sees). m and v are the averages, w the parameters in float32; c1 and root
 # have the corrections of the bias.
@@ -42,16 +42,16 @@ class LAMB(ShardedOptimizer):
     Args:
         params, lr, betas, eps, weight_decay, maximize: as torch.optim.AdamW's. Parameters with a norm of their own are those of params: a tensor each
         bias_correction: False: m and v as they are
-        comm, reduction, grads_in_place: as fcc.optim.Adam's
+        capturable, comm, reduction, grads_in_place: as fcc.optim.Adam's
     """
 
     def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6, weight_decay: float = 0, *,
-                 bias_correction: bool = True, maximize: bool = False, comm: Communicator | None = None, reduction: str = "mean",
+                 bias_correction: bool = True, maximize: bool = False, capturable: bool = False, comm: Communicator | None = None, reduction: str = "mean",
                  grads_in_place: bool = False) -> None:
         arguments_check(type(self).__name__, ("lr", lr, *NOT_NEGATIVE), ("eps", eps, *NOT_NEGATIVE), ("betas", betas, *BETAS),
-                        ("weight_decay", weight_decay, *NOT_NEGATIVE))
+                        ("weight_decay", weight_decay, *NOT_NEGATIVE), ("capturable", capturable, *BOOLEAN))
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, bias_correction=bias_correction, maximize=maximize), comm, reduction,
-                         grads_in_place)
+                         grads_in_place, capturable)
 
     _most = 1024  # tensors of a table
 

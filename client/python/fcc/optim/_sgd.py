@@ -8,7 +8,7 @@ from typing import Any
 
 from .._programs.program import Program
 from ..communicator import Communicator
-from ._sharded import NOT_NEGATIVE, ONLY_FALSE, ShardedOptimizer, arguments_check
+from ._sharded import BOOLEAN, NOT_NEGATIVE, ONLY_FALSE, ShardedOptimizer, arguments_check
 
 _TEXT = """program sgd(N)
 in g: {dtype}[N] local
@@ -33,12 +33,13 @@ class SGD(ShardedOptimizer):
 
     def __init__(self, params: Any, lr: Any = 1e-3, momentum: float = 0, dampening: float = 0, weight_decay: float = 0, nesterov: bool = False, *,
                  maximize: bool = False, foreach: bool | None = None, differentiable: bool = False, fused: bool | None = None,
-                 comm: Communicator | None = None, reduction: str = "mean", grads_in_place: bool = False) -> None:
+                 capturable: bool = False, comm: Communicator | None = None, reduction: str = "mean", grads_in_place: bool = False) -> None:
         arguments_check("SGD", ("lr", lr, *NOT_NEGATIVE), ("momentum", momentum, *NOT_NEGATIVE), ("weight_decay", weight_decay, *NOT_NEGATIVE),
                         ("dampening", dampening, "a number", lambda value: math.isfinite(value)), ("differentiable", differentiable, *ONLY_FALSE),
+                        ("capturable", capturable, *BOOLEAN),
                         ("nesterov", nesterov, "True only with momentum and without dampening", lambda value: not value or momentum > 0 and dampening == 0))
         super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov, maximize=maximize,
-                                      foreach=foreach, differentiable=differentiable, fused=fused), comm, reduction, grads_in_place)
+                                      foreach=foreach, differentiable=differentiable, fused=fused), comm, reduction, grads_in_place, capturable)
 
     def _state_names(self, group: dict[str, Any]) -> Iterable[str]:
         return ("m",) if group["momentum"] else ()

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from .. import collectives, communicator
+from .._programs.bound import BoundProgram
 from .._programs.program import Program
-from .._programs.running import changed_note
+from .._programs.running import CompiledProgram, changed_note
 from .._programs.turns import capture_check
 from .._names import Called
-from ..communicator import Communicator, noop, refuse
-from ..errors import ArgumentError, Error
+from .._communicator.refusals import refuse
+from .._communicator.waits import noop
+from ..communicator import Communicator
+from ..errors import ArgumentError, CaptureError, Error
 from ..memory import empty
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -50,6 +53,7 @@ def _steps(state: dict[str, Any]) -> int:
 Check = tuple[str, Any, str, Callable[[Any], bool]]  # an argument's name, its value, what is allowed in words, and whether a value is
 NOT_NEGATIVE: tuple[str, Callable[[Any], bool]] = ("0 and more", lambda value: float(value) >= 0)
 BETAS: tuple[str, Callable[[Any], bool]] = ("two numbers, 0 to less than 1", lambda value: len(value) == 2 and all(0 <= beta < 1 for beta in value))
+BOOLEAN: tuple[str, Callable[[Any], bool]] = ("True and False", lambda value: isinstance(value, bool))
 ONLY_FALSE: tuple[str, Callable[[Any], bool]] = ("False", lambda value: not value)
 
 
@@ -88,7 +92,7 @@ class Unit:
         self.size, dtype = n, parameters[0].dtype
         self.names, self.way = list(owner._state_names(group)), owner._way(group)
         self.mixed = dtype != torch.float32
-        self.run = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n, **owner._sizes(len(parameters)))
+        self.run: CompiledProgram = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n, **owner._sizes(len(parameters)))
         self.part = self.run.elements(self.names[0]) if self.names else self.run.elements("w") if self.mixed else 0
         self.first = n * self.comm.rank // self.comm.size
         self.versions = [-1] * len(parameters)
@@ -138,6 +142,10 @@ class Unit:
         if unscale != 1:
             self.flat["g"].mul_(unscale)
 
+    def bind(self, numbers: dict[str, float]) -> None:
+        """From now on runs are put onto the current stream. Collective."""
+        self.run = self.run.bind(**self.flat, scale=1, **numbers)
+
     def whole(self, name: str) -> Tensor:
         """The state of all ranks. Collective."""
         counts = [self.size * (r + 1) // self.comm.size - self.size * r // self.comm.size for r in range(self.comm.size)]
@@ -149,11 +157,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     _step_supports_amp_scaling = True  # torch.amp.GradScaler leaves gradients scaled, and says so
 
-    def __init__(self, params: Any, defaults: dict[str, Any], comm: Communicator | None, reduction: str, grads_in_place: bool) -> None:
+    def __init__(self, params: Any, defaults: dict[str, Any], comm: Communicator | None, reduction: str, grads_in_place: bool, capturable: bool) -> None:
         self.comm = communicator.chosen(comm, type(self).__name__)
         if reduction not in ("mean", "sum"):
             raise ArgumentError(f"{type(self).__name__}: reduction: {reduction!r:.40}: allowed are \"mean\" and \"sum\"", rank=self.comm.rank)
-        self._reduction, self._in_place = reduction, grads_in_place
+        self._reduction, self._in_place, self._capturable = reduction, grads_in_place, capturable
+        self._had: dict[int, bool] = {}  # capturable: what the last step that all ranks have agreed on found (_agreed())
+        self._running: list[Unit] = []  # ... and the units that it has updated
+        self._captured: list[Unit] = []  # whose runs are in graphs
         self._units: list[Unit] = []
         self._programs: dict[Any, Program] = {}
         self._loaded: dict[Tensor, dict[str, Any]] = {}
@@ -293,6 +304,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 made[-1].fill(self._loaded, self._torch_names())
             except Exception as e:  # the others come to the next program, or to the noop
                 raise refuse(self.comm, "noop", e)
+            if self._capturable:
+                made[-1].bind(self._numbers(made[-1].group, step + 1))
         if made:
             noop(self.comm.member)  # all ranks have made all units, or none has any
         self._units += made
@@ -313,10 +326,22 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step. Collective."""
         loss = None
-        capture_check(self.comm, type(self).__name__)
+        if not self._capturable:
+            capture_check(self.comm, type(self).__name__, "with capturable=True a step is captured; or leave it out of the capture")
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        capturing = self._capturable and self.comm.member.on_gpu and torch.cuda.is_current_stream_capturing()
+        if self._capturable and self._units:
+            change = self._changed(capturing)
+            if change is None:
+                self._enqueue(capturing)
+                return loss
+        else:
+            change = "no step has been made yet, or none since a state was loaded"
+        if capturing:
+            raise CaptureError(f"rank {self.comm.rank}: {type(self).__name__}: the stream is being captured into a graph, and {change}: not allowed", rank=self.comm.rank,
+                               remedy="The ranks agree in a step outside of the capture: make one like it before.")
         scale, inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         unscale = 1.0 if scale is None else 1 / float(scale)
         has, infinite = self._agreed(unscale, inf is not None and bool(inf))
@@ -329,14 +354,64 @@ class ShardedOptimizer(torch.optim.Optimizer):
         except (ArithmeticError, KeyError, RuntimeError, TypeError, ValueError) as e:  # all ranks have the same, and nothing has run yet
             raise ArgumentError(f"{type(self).__name__}: param_groups: {type(e).__name__}: {e}: allowed are numbers", rank=self.comm.rank) from None
         for unit, numbers in zip(units, numbers_of):
-            unit.parameters_take()
-            unit.gradients_take(unscale, self._in_place)
-            sign = -1 if unit.group.get("maximize") else 1
-            unit.run(**unit.flat, scale=sign / (self.comm.size if self._reduction == "mean" else 1), **numbers)
-            unit.step += 1
-            changed_note(unit.parameters)
-            unit.versions = [p._version for p in unit.parameters]
+            self._update(unit, numbers, unscale, False)
+        if self._capturable:
+            self._had, self._running = {id(p): p.grad is not None for p in has}, units
         return loss
+
+    def _scale(self, unit: Unit) -> float:
+        return (-1 if unit.group.get("maximize") else 1) / (self.comm.size if self._reduction == "mean" else 1)
+
+    def _update(self, unit: Unit, numbers: dict[str, float], unscale: float, capturing: bool) -> None:
+        unit.parameters_take()
+        unit.gradients_take(unscale, self._in_place and not capturing)
+        if self._capturable:
+            unit.run(scale=self._scale(unit), **numbers)
+        else:
+            unit.run(**unit.flat, scale=self._scale(unit), **numbers)
+        unit.step += not capturing  # a run of a graph is counted by advance()
+        changed_note(unit.parameters)
+        unit.versions = [p._version for p in unit.parameters]
+
+    # ---- capturable: steps that this process puts onto the stream, without a word to the others ----
+
+    def _changed(self, capturing: bool) -> str | None:
+        """Why the ranks have to agree anew; None: all is as in the step on which they did."""
+        if getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None:
+            return "a GradScaler is in use"
+        everything = [p for group in self.param_groups for p in group["params"]]
+        if {id(p): p.grad is not None for p in everything} != self._had:
+            return "other parameters have gradients than in the step before"
+        groups = {id(group): group for group in self.param_groups}
+        for unit in self._units:
+            if groups.get(id(unit.group)) is not unit.group or unit.way != self._way(unit.group):
+                return "param_groups are others than in the step before"
+            for i, p in enumerate(unit.parameters):
+                if p.numel() and p.data_ptr() != unit.addresses[i] or p.shape != unit.views["p"][i].shape or p.dtype != unit.views["p"][i].dtype:
+                    return "a parameter lies elsewhere than in the step before"
+                if capturing and unit.mixed and unit.versions[i] != p._version:
+                    return "a parameter has been changed since the step before"
+        return None
+
+    def _enqueue(self, capturing: bool) -> None:
+        for unit in self._running:
+            self._update(unit, self._numbers(unit.group, unit.step + 1), 1.0, capturing)
+        if capturing:
+            self._captured = self._running
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """capturable: counts one step of a graph that has step() in it, and puts its numbers (lr, the corrections of step t) onto the current stream: before each replay(),
+        on the same stream. Not collective; all ranks do it."""
+        if not self._captured:
+            raise ArgumentError(f"{type(self).__name__}: advance: no step has been captured: allowed behind a capture of step(), with capturable=True", rank=self.comm.rank)
+        if any(unit not in self._units for unit in self._captured):
+            raise ArgumentError(f"{type(self).__name__}: advance: since the capture a state was loaded, or parameters have moved, or others have gradients: allowed is a new capture",
+                                rank=self.comm.rank)
+        for unit in self._captured:
+            assert isinstance(unit.run, BoundProgram)
+            unit.run.set(scale=self._scale(unit), **self._numbers(unit.group, unit.step + 1))
+            unit.step += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. With grads_in_place and set_to_none=False gradients are views of the daemon's memory, so that a step copies none."""

@@ -21,7 +21,8 @@ from .. import communicator
 from .._connection import Buffer, Member, bytes_at
 from .._library import SYMMETRIC
 from .._place import INT32_MOST, whole
-from ..communicator import Communicator, refuse
+from .._communicator.refusals import refuse
+from ..communicator import Communicator
 from ..errors import ArgumentError
 from ._functions import Piece, functions, memory_of, number, place
 

@@ -21,7 +21,8 @@ import torch
 from .. import communicator
 from ..collectives import all_gather, all_reduce
 from .._place import INT64_MOST, whole
-from ..communicator import Communicator, refuse
+from .._communicator.refusals import refuse
+from ..communicator import Communicator
 from ..errors import ArgumentError
 from ..memory import zeros
 from .movers import Streams, Threads

@@ -23,7 +23,8 @@ import torch
 from .. import communicator
 from .._connection import Member, interruptible
 from .._place import INT32_MOST, INT64_MOST
-from ..communicator import WAIT_SLICE_MS, Communicator
+from .._communicator.waits import WAIT_SLICE_MS
+from ..communicator import Communicator
 from ..errors import ArgumentError
 from ._functions import AWAITS, Await, RuleStruct, functions, memory_of, milliseconds, number, place
 

@@ -214,7 +214,18 @@ static int slices_run(struct launch *l, struct launch_run *r, struct cursor *c, 
     return 0;
 }
 
-/* Run the thread's slices of one run until one has to wait, `most` of them at most besides waits. True if any was executed. */
+/* Whether executing the slice only tells the proxy where its data lies. */
+static bool is_only_sent(const struct launch *l, const struct launch_run *r, const struct slice *s)
+{
+    struct put_area area = {.from = NULL};
+
+    if (s->kind == SLICE_COMPUTE_PUT && !(s->dst & SLICE_DST_SET) && !l->runs[s->dst].device)
+        cpu_slice_area(&r->run, s, s->dst, &area);
+    return area.from;
+}
+
+/* Run the thread's slices of one run until one has to wait, `most` of them at most besides waits; of launches that the engine runs, also besides
+ * those that are only sent, so that they leave together. True if any was executed. */
 static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c, struct cpu_thread *t, uint32_t most)
 {
     bool progress = false;
@@ -225,17 +236,20 @@ static bool run_advance(struct launch *l, struct launch_run *r, struct cursor *c
             slice_take(l, r, c);
         if (c->finished)
             return true;
-        const bool waits = r->plan->slices[c->slice].kind == SLICE_WAIT;
-        if (n >= most && !(waits && most))
+        const struct slice *s = &r->plan->slices[c->slice];
+        const bool is_free = s->kind == SLICE_WAIT || (l->stepwise && is_only_sent(l, r, s));
+        if (n >= most && !(is_free && most))
             return progress;
-        if (!slice_ready(r, &r->plan->slices[c->slice], l->epoch)) {
+        if (s->kind != SLICE_WAIT && progress && most == 1 && !l->ops->has_room(l))
+            return progress;
+        if (!slice_ready(r, s, l->epoch)) {
             if (!r->times[l->turn][c->slice].wait_ns)
                 r->times[l->turn][c->slice].wait_ns = clock_ns();
             return progress;
         }
         c->holds = false;
         progress = true;
-        n += !waits;
+        n += !is_free;
         if (slices_run(l, r, c, &t->workgroup, t->index, &now_ns))
             return true;
     }

@@ -14,7 +14,7 @@
 
 #define CODES_MOST 1024 /* of a worker: a job with more different steps has the interpreter for the rest */
 
-/* A step on one GPU. The job is the thread's that makes its kernel until it is made; all else is the engine's. */
+/* A step on one GPU. The job is the threads' that make kernels until it is made; all else is the engine's. */
 struct gpu_code_entry {
     LIST_ENTRY(gpu_code_entry) link;
     uint64_t hash;
@@ -290,6 +290,17 @@ int gpu_code_image(const struct gpu_code_entry *entry, const void **image, size_
     return 0;
 }
 
+bool gpu_codes_are_made(const struct gpus *g)
+{
+    const struct gpu_code_entry *entry;
+
+    if (g && g->codes)
+        LIST_FOREACH(entry, &g->codes->entries, link)
+            if (!entry->taken && !atomic_load_explicit(&entry->job.made, memory_order_acquire))
+                return true;
+    return false;
+}
+
 void gpu_codes_free(struct gpus *g)
 {
     struct gpu_codes *codes = g->codes;
@@ -303,7 +314,7 @@ void gpu_codes_free(struct gpus *g)
         LIST_REMOVE(entry, link);
         if (entry->code)
             g->plugin->code_free(entry->code);
-        if (!ended) /* the thread may have its job */
+        if (!ended) /* a thread may have its job */
             continue;
         free(entry->job.image);
         free(entry);

@@ -3,8 +3,8 @@
  * code.h - generated code of programs' steps on GPUs: which kernel a launch has. Engine thread.
  *
  * A step's source (kernels/generate/generate.h) follows from its checked words, but for the numbers that a run may have anew; from the tensors' dtypes; and
- * from the number of ranks. When a step comes for the first time, a thread (code_make.h) makes the source and compiles it, or reads what came of it from the
- * user's cache on disk. The engine goes on meanwhile, and the interpreter runs the step. The first launch that comes when the kernel is made and nothing is
+ * from the number of ranks. When a step comes for the first time, one of some threads (code_make.h) makes the source and compiles it, or reads what came of it from
+ * the user's cache on disk; so different steps are compiled side by side. The engine goes on meanwhile, and the interpreter runs the step. The first launch that comes when the kernel is made and nothing is
  * in the GPUs' queues loads it: to load a kernel may wait for the GPU, whose queue may wait for a client. Where that fails, the interpreter goes on running
  * the step. Why it does is said once in the log, and in each trace.
  *
@@ -35,6 +35,8 @@ bool gpu_code_may_follow(const struct gpus *g, const struct op_args *args, int n
 int gpu_code_ask(struct gpus *g, int gpu, const struct op_args *args, int nranks, struct gpu_code_entry **out, struct error *e);
 /* What has been made, as plug-ins load it; it stays the entry's. -EAGAIN: it is being made. -EOPNOTSUPP: it cannot be, and the text says why. */
 int gpu_code_image(const struct gpu_code_entry *entry, const void **image, size_t *bytes, struct error *e);
+/* Whether some kernel is being made. g: NULL: there are no GPUs. */
+bool gpu_codes_are_made(const struct gpus *g);
 /* Waits for the compiler, if it compiles now. No launch is left. */
 void gpu_codes_free(struct gpus *g);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * code_make.h - a thread that makes generated code of programs' steps: source, and what the compiler makes of it, or what the user's cache on disk has. It
- * touches no GPU; what it makes is loaded by the engine (code.c).
+ * code_make.h - threads that make generated code of programs' steps: source, and what the compiler makes of it, or what the user's cache on disk has. They
+ * touch no GPU; what they make is loaded by the engine (code.c).
  */
 #ifndef FCC_DAEMON_WORKER_DEVICE_GPU_CODE_MAKE_H
 #define FCC_DAEMON_WORKER_DEVICE_GPU_CODE_MAKE_H
@@ -23,7 +23,7 @@ struct code_shape {
 /* The code whose words are a shape's. */
 struct code shape_code(const struct code_shape *s);
 
-/* A kernel that is made. Until `made` is true all else is the thread's, but for the shape, which nobody changes. */
+/* A kernel that is made. Until `made` is true all else is the threads', but for the shape, which nobody changes. */
 struct code_job {
     STAILQ_ENTRY(code_job) link;
     const struct code_shape *shape;
@@ -37,12 +37,12 @@ struct code_job {
 
 struct code_maker;
 
-/* Starts the thread. `kind` is the GPUs', for the log. */
+/* Starts the first thread; others follow as jobs wait, one for each of the worker's cores at most. `kind` is the GPUs', for the log. */
 int code_maker_open(const struct worker *w, const struct gpu_plugin *plugin, const char *kind, struct code_maker **out,
                     struct error *e);
-/* Gives the thread a job, which stays where it is until it is made, or the thread has ended. */
+/* Gives the threads a job, which stays where it is until it is made, or the threads have ended. */
 void code_maker_give(struct code_maker *m, struct code_job *job);
-/* Ends the thread; what it has not begun is not made. A compiler cannot be interrupted, so it is waited for, but no longer than some seconds. False: it
+/* Ends the threads; what they have not begun is not made. A compiler cannot be interrupted, so it is waited for, but no longer than some seconds. False: one
  * compiles still, and has its jobs until the process ends. */
 bool code_maker_close(struct code_maker *m);
 

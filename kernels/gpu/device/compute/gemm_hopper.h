@@ -66,52 +66,11 @@
 
 template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
     typedef gemm_storing<T, S> storing;
-    using storing::call, storing::maps, storing::shared, storing::stages, storing::rank;
-    using storing::job_await, storing::job_done, storing::store;
-
-    __device__ __forceinline__ void make()
-    {
-        for (int i = 0; i < S::STAGES; i++) {
-            gpu_barrier_make(&shared.stage_full[i], 1);
-            gpu_barrier_make(&shared.stage_empty[i], GEMM_WARPS * S::CLUSTER);
-        }
-        for (int i = 0; i < GEMM_JOBS; i++) {
-            gpu_barrier_make(&shared.job_full[i], 1);
-            gpu_barrier_make(&shared.job_empty[i], (GEMM_WARPS + 2) * S::CLUSTER);
-        }
-        gpu_barrier_make(&shared.out_full, S::OUT_WARPS);
-        gpu_barrier_make(&shared.out_empty, 1);
-        gpu_barrier_make(&shared.half_full, GEMM_WARPS / 2);
-        gpu_barrier_make(&shared.half_empty, GEMM_WARPS / 2);
-        gpu_barriers_made();
-    }
-
-    /* One thread of a warp: the warp has multiplied the stage. */
-    __device__ __forceinline__ void stage_done(uint32_t at)
-    {
-        gpu_barrier_arrive(&shared.stage_empty[at]);
-        if constexpr (S::PAIR)
-            gpu_barrier_done_at(&shared.stage_empty[at], rank ^ 1);
-    }
+    using storing::call, storing::maps, storing::shared, storing::rank, storing::store;
+    using storing::make, storing::job_make, storing::job_await, storing::job_done, storing::stage_load, storing::everyone,
+        storing::parts_run;
 
     /* ---- taker ---- */
-
-    /* Make a job for workgroup `to` of the cluster, once there is room. */
-    __device__ __forceinline__ void job_make(const gemm_ring<GEMM_JOBS> &ring, uint32_t to, const struct gemm_job &made)
-    {
-        gpu_barrier_await(&shared.job_empty[ring.at], ring.parity ^ 1);
-        if (to == 0) {
-            shared.jobs[ring.at] = made;
-            gpu_barrier_arrive(&shared.job_full[ring.at]);
-            return;
-        }
-        uint64_t words[sizeof(made) / sizeof(uint64_t)];
-        memcpy(words, &made, sizeof(made));
-#pragma unroll
-        for (uint32_t i = 0; i < sizeof(made) / sizeof(uint64_t); i++)
-            gpu_cluster_store(&shared.job_words[ring.at][i], to, words[i]);
-        gpu_barrier_arrive_at(&shared.job_full[ring.at], to);
-    }
 
     /* Make a job for each tile of the slices that begin with s. */
     __device__ __forceinline__ void jobs_make(gemm_ring<GEMM_JOBS> *ring, uint32_t run, uint32_t index, const struct slice &s)
@@ -168,25 +127,6 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
 
     /* ---- loader ---- */
 
-    /* k from `k` on, of A's rows from `row` and B's columns from `col` on. */
-    __device__ __forceinline__ void stage_load(uint32_t at, const gemm_maps::gemm_run_maps &m, uint32_t a_bytes, int32_t k,
-                                               int32_t row, int32_t col, bool in_common)
-    {
-        unsigned char *stage = stages + at * S::STAGE_BYTES;
-        uint64_t *full = &shared.stage_full[at];
-
-        gpu_barrier_arrive_expecting(full, S::STAGE_BYTES - S::A_BYTES + a_bytes);
-        gpu_box_load(stage, &m.a, k, row, full);
-#pragma unroll
-        for (int i = 0; i < S::COLS / 64; i++) {
-            unsigned char *part = stage + S::A_BYTES + i * S::B_PART;
-            if (!S::PAIR || !in_common)
-                gpu_box_load(part, &m.b, col + i * 64, k, full);
-            else if ((uint32_t)i * 128 / S::COLS == rank)
-                gpu_box_load_both(part, &m.b, col + i * 64, k, full);
-        }
-    }
-
     __device__ __forceinline__ void load()
     {
         gemm_ring<GEMM_JOBS> jobs;
@@ -202,136 +142,10 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
             job_done(jobs);
             for (int32_t k = 0; k < job.steps * GEMM_STEP; k += GEMM_STEP, ring.next()) {
                 gpu_barrier_await(&shared.stage_empty[ring.at], ring.parity ^ 1);
-                stage_load(ring.at, maps.runs[job.run], maps.a_bytes[job.run], k, (int32_t)job.row, (int32_t)job.col,
-                           job.in_common != 0);
+                stage_load(ring.at, &maps.runs[job.run].a, &maps.runs[job.run].b, maps.a_bytes[job.run], k, (int32_t)job.row,
+                           (int32_t)job.col, job.in_common != 0);
             }
         }
-    }
-
-    /* ---- groups ---- */
-
-    /* All steps of a tile. `a` and `b`: this group's, as wgmma wants them, in the first stage. Halfway, under the matrix
-     * instructions, it calls between(). */
-    template <typename Between>
-    __device__ __forceinline__ void multiply(float (&sums)[S::SUMS], int32_t steps, uint64_t a, uint64_t b,
-                                             gemm_ring<S::STAGES> *ring, Between between)
-    {
-        constexpr int EACH = GEMM_STEP / 16 / (S::SPLIT ? 2 : 1);
-        uint32_t before = 0;
-
-#pragma unroll 1
-        for (int32_t n = 0; n < steps; n++) {
-            uint32_t stage = ring->at * (S::STAGE_BYTES / 16);
-            gpu_barrier_await(&shared.stage_full[ring->at], ring->parity);
-            gpu_wgmma_begin();
-#pragma unroll
-            for (int k = 0; k < EACH; k++)
-                gpu_wgmma_add(sums, a + stage + k * (32 / 16), b + stage + k * (2048 / 16), n > 0 || k > 0, T());
-            gpu_wgmma_end_group();
-            if (n == steps / 2)
-                between();
-            gpu_wgmma_await_all_but<1>();
-            if (n > 0 && threadIdx.x % 32 == 0)
-                stage_done(before);
-            before = ring->at;
-            ring->next();
-        }
-        gpu_wgmma_await_all_but<0>();
-        if (threadIdx.x % 32 == 0)
-            stage_done(before);
-        gpu_wgmma_pin(sums);
-    }
-
-    /* SPLIT: the second group passes its sums to the first, which adds them. False: this group has nothing left to do for the
-     * tile. */
-    __device__ __forceinline__ bool halves_add(float (&sums)[S::SUMS], uint32_t parity)
-    {
-        float *half = (float *)(stages + S::STAGES * S::STAGE_BYTES + S::TILE_BYTES) + threadIdx.x % 128;
-        bool gives = threadIdx.x >= 256;
-
-        gpu_barrier_await(gives ? &shared.half_empty : &shared.half_full, gives ? parity ^ 1 : parity);
-#pragma unroll
-        for (int i = 0; i < S::SUMS; i++)
-            if (gives)
-                half[i * 128] = sums[i];
-            else
-                sums[i] += half[i * 128];
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            gpu_barrier_arrive(gives ? &shared.half_full : &shared.half_empty);
-        return !gives;
-    }
-
-    /* Of a warp's 16 rows a thread has rows lane / 4 and 8 more, of them columns 8j + lane % 4 * 2 and the next: sums 4j and 4j
-     * + 1 of the one row, 4j + 2 and 4j + 3 of the other. What leaves in the second turn stays in registers. */
-    __device__ __forceinline__ void finish(const float (&sums)[S::SUMS], T *at, uint32_t (&held)[S::HELD])
-    {
-#pragma unroll
-        for (int i = 0; i < S::SUMS; i += 4) {
-            uint32_t second = gpu_wgmma_pair(sums[i + 2], sums[i + 3], T());
-            *(uint32_t *)(at + i * 2) = gpu_wgmma_pair(sums[i], sums[i + 1], T());
-            if constexpr (S::TURNS == 1)
-                *(uint32_t *)(at + i * 2 + 8 * S::OUT_PITCH) = second;
-            else
-                held[i / 4] = second;
-        }
-        gpu_fence_for_async();
-    }
-
-    __device__ __forceinline__ void held_put(T *at, const uint32_t (&held)[S::HELD])
-    {
-#pragma unroll
-        for (int i = 0; i < S::HELD; i++)
-            *(uint32_t *)(at + i * 8) = held[i];
-        gpu_fence_for_async();
-    }
-
-    /* A warp: room for finished rows, which put() writes. */
-    template <typename Put> __device__ __forceinline__ void rows_leave(gemm_ring<1> *out, Put put)
-    {
-        gpu_barrier_await(&shared.out_empty, out->parity ^ 1);
-        put();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            gpu_barrier_arrive(&shared.out_full);
-        out->next();
-    }
-
-    __device__ __forceinline__ void group()
-    {
-        uint32_t thread = threadIdx.x - 128, number = thread / 128, lane = thread % 32;
-        uint32_t row = S::ROWS == 128 ? number * 64 : 0, col = S::ROWS == 128 || S::SPLIT ? 0 : number * S::GROUP_COLS;
-        uint32_t k = S::SPLIT ? number * (GEMM_STEP / 32) : 0; /* in units of 16 */
-        uint32_t base = gpu_shared_address(stages);
-        uint64_t a = gpu_wgmma_matrix(base + row * 128 + k * 32, 16, 1024);
-        uint64_t b = gpu_wgmma_matrix(base + S::A_BYTES + col / 64 * S::B_PART + k * 2048, S::B_PART, 1024);
-        T *at = (T *)(stages + S::STAGES * S::STAGE_BYTES) +
-                ((row + thread % 128 / 32 * 16) / S::TURNS + lane / 4) * S::OUT_PITCH + col + lane % 4 * 2;
-        gemm_ring<GEMM_JOBS> jobs;
-        gemm_ring<S::STAGES> ring;
-        gemm_ring<1> out;
-        uint32_t held[S::HELD], tile = 0;
-        /* The second turn of the tile before, if there was one. */
-        auto rest_leave = [&] {
-            if (S::TURNS > 1 && tile > 0)
-                rows_leave(&out, [&] { held_put(at, held); });
-        };
-
-        for (;; jobs.next(), tile++) {
-            float sums[S::SUMS];
-            job_await(jobs);
-            int32_t steps = shared.jobs[jobs.at].steps;
-            if (steps == 0)
-                break;
-            __syncwarp();
-            if (lane == 0)
-                job_done(jobs);
-            multiply(sums, steps, a, b, &ring, rest_leave);
-            if (S::SPLIT && !halves_add(sums, tile % 2))
-                continue;
-            rows_leave(&out, [&] { finish(sums, at, held); });
-        }
-        rest_leave();
     }
 
     /* All threads. False: leave. */
@@ -343,17 +157,7 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
             shared.stored = 0;
         }
         everyone();
-        if (threadIdx.x >= 128) {
-            if constexpr (S::TURNS > 1)
-                gpu_registers_more<GEMM_GROUP_REGISTERS>();
-            group();
-            if constexpr (S::TURNS > 1) {
-                gpu_barrier_some<GEMM_BARRIER_GROUPS, 256>();
-                gpu_registers_fewer<GEMM_REGISTERS>();
-            }
-        } else {
-            if constexpr (S::TURNS > 1)
-                gpu_registers_fewer<GEMM_OTHER_REGISTERS>();
+        parts_run(gemm_as_it_is(), [&] {
             if (threadIdx.x == 0 && rank == 0)
                 take();
             else if (threadIdx.x == 32)
@@ -362,23 +166,8 @@ template <typename T, typename S> struct gemm_parts : gemm_storing<T, S> {
                 store();
             else if (threadIdx.x / 32 == 3)
                 landing_serve<T>(call, &shared.stored);
-            __syncwarp();
-            if constexpr (S::TURNS > 1) {
-                gpu_barrier_some<GEMM_BARRIER_OTHERS, 128>();
-                gpu_registers_more<GEMM_REGISTERS>();
-            }
-        }
-        __syncwarp();
-        everyone();
+        });
         return !shared.leave;
-    }
-
-    __device__ __forceinline__ void everyone()
-    {
-        if constexpr (S::PAIR)
-            gpu_cluster_barrier();
-        else
-            __syncthreads();
     }
 };
 
@@ -397,12 +186,6 @@ template <typename T> struct gemm_rest {
     }
 };
 
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define GEMM_CLUSTER(n) /* this code is empty, and is never launched */
-#else
-#define GEMM_CLUSTER(n) __cluster_dims__(n, 1, 1)
-#endif
-
 template <typename T, int ROWS, int COLS, bool PAIR>
 __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(PAIR ? 2 : 1)
     gemm_hopper_kernel(GPU_PARAMETER struct gpu_call call, GPU_PARAMETER struct gemm_maps maps)
@@ -413,7 +196,7 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(PAIR ? 2 : 1)
     unsigned char *stages = gemm_shared_bytes + (-gpu_shared_address(gemm_shared_bytes) & (shape::ALIGN - 1));
     struct gemm_parts<T, shape> parts = {
         {
-            call, maps, shared, stages, PAIR ? gpu_cluster_rank() : 0
+            {shared, stages, PAIR ? gpu_cluster_rank() : 0}, call, maps
         }
     };
     struct gemm_rest<T> rest;

@@ -16,20 +16,9 @@
 #include "kernels/gpu/device/exchange/landing.h"
 #include "kernels/gpu/device/execute.h"
 #include "kernels/gpu/device/hopper.h"
+#include "kernels/gpu/device/tiles/gemm_loop.h"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-/* An index in a ring of N places, and the parity of the phase that fills the place. The phase that empties it has the other
- * parity. */
-template <int N> struct gemm_ring {
-    uint32_t at = 0, parity = 0;
-
-    __device__ __forceinline__ void next()
-    {
-        at = at + 1 == N ? 0 : at + 1;
-        parity ^= at == 0;
-    }
-};
 
 /* The storer's warp: wait until other ranks' memory may be stored into. Through rings this is when all have begun the run. False: the operator
  * must leave. */
@@ -51,43 +40,12 @@ GPU_DEVICE bool gemm_gates_await(const struct gpu_call &call, const struct gemm_
     return !leave;
 }
 
-template <typename S> struct gemm_shared {
-    uint64_t stage_full[S::STAGES], stage_empty[S::STAGES], job_full[GEMM_JOBS], job_empty[GEMM_JOBS];
-    uint64_t out_full, out_empty, half_full, half_empty;
-    uint32_t leave;
-    uint32_t stored; /* 1: the storer has done */
-    struct gpu_group taken;
-    union {
-        struct gemm_job jobs[GEMM_JOBS];
-        uint64_t job_words[GEMM_JOBS][sizeof(struct gemm_job) / sizeof(uint64_t)];
-    };
-};
-
 /* A workgroup of the kernel. */
-template <typename T, typename S> struct gemm_storing {
+template <typename T, typename S> struct gemm_storing : gemm_loop<T, S> {
+    typedef gemm_loop<T, S> loop;
+    using loop::shared, loop::stages, loop::job_await, loop::job_done, loop::rows_store;
     const struct gpu_call &call;
     const struct gemm_maps &maps;
-    struct gemm_shared<S> &shared;
-    unsigned char *stages; /* then the finished tile */
-    uint32_t rank;         /* in the cluster */
-
-    /* Wait for the next job, which may come from the cluster's other workgroup. */
-    __device__ __forceinline__ void job_await(const gemm_ring<GEMM_JOBS> &ring)
-    {
-        if constexpr (S::PAIR)
-            gpu_barrier_await_cluster(&shared.job_full[ring.at], ring.parity);
-        else
-            gpu_barrier_await(&shared.job_full[ring.at], ring.parity);
-    }
-
-    /* One thread of a part: it has done with the job. */
-    __device__ __forceinline__ void job_done(const gemm_ring<GEMM_JOBS> &ring)
-    {
-        if constexpr (S::PAIR)
-            gpu_barrier_done_at(&shared.job_empty[ring.at], 0);
-        else
-            gpu_barrier_arrive(&shared.job_empty[ring.at]);
-    }
 
     /* ---- storer ---- */
 
@@ -97,9 +55,6 @@ template <typename T, typename S> struct gemm_storing {
                                                uint64_t now_ns, uint64_t took_ns)
     {
         bool spread = maps.spread && s.kind != SLICE_COMPUTE && s.dst != gpu_plan_of(call, job.run)->rank;
-        uint64_t each_ns = spread ? took_ns * GEMM_SPREAD_PERCENT / 100 * GEMM_SPREAD_ROWS / S::ROWS : 0;
-        uint32_t most = spread ? GEMM_SPREAD_ROWS : 32;
-        const T *out = (const T *)(stages + S::STAGES * S::STAGE_BYTES);
         uint32_t first = s.row > job.row ? s.row - job.row : 0; /* row of the tile */
         uint32_t end = min(s.row + s.rows - job.row, (uint32_t)S::ROWS),
                  cols = min(s.col + s.cols - job.col, (uint32_t)S::COLS);
@@ -108,15 +63,7 @@ template <typename T, typename S> struct gemm_storing {
                     ? (T *)call.fixed->staging[gpu_plan_of(call, job.run)->rank] + job.row * n + job.col
                     : landing_to<T>(call, s, pitch) + ((int64_t)job.row - s.row) * pitch + (job.col - s.col);
 
-        for (uint32_t at = S::TURNS == 1 ? first : 0; at < (S::TURNS == 1 ? end : S::OUT_ROWS); at += most) {
-            uint32_t lane = threadIdx.x % 32, row = S::row_leaving(at + lane, turn);
-            if (lane < most && row >= first && row < end)
-                gpu_bulk_store(to + row * pitch, out + (at + lane) * S::OUT_PITCH, cols * (uint32_t)sizeof(T));
-            now_ns += each_ns;
-            while (spread && (int64_t)(gpu_clock() - now_ns) < 0)
-                __nanosleep(GEMM_SPREAD_NAP_NS);
-            __syncwarp();
-        }
+        rows_store(to, pitch, first, end, cols, turn, spread ? took_ns : 0, now_ns);
     }
 
     /* One thread: signal a slice. Each slice of a tile has another thread, so that all fences and counts take as long as

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tiles.hip - products of two ranks by one kernel, whose exchange goes on tile by tile while it computes: gemm_reduce_scatter, gemm_all_reduce and
+ * all_gather_gemm (T3, arXiv 2401.16677). f16 and bf16; sums are in f32.
+ *
+ *   gemm_reduce_scatter   tiles of the other rank's rows come first, and are stored into its memory for arrivals, rounded; to an own tile is added, in f32, what the
+ *                         other rank has sent for it, before it is rounded
+ *   gemm_all_reduce       the same, and own tiles are stored at the other rank, too, which moves them to its c: so both have the same bits
+ *   all_gather_gemm       tiles of own rows come first, then those of the other rank's, as copy engines bring them (plugin/pieces_tiles.hip)
+ *
+ * tiles_order.h says which tiles there are, in which order, and why nothing deadlocks. On Hopper they are multiplied by the copy engine and the warpgroups'
+ * matrix instructions (tiles_hopper.h). A rank whose matrices the copy engine cannot take has a kernel of the same order that takes any, which is slower: whether
+ * it has such is no concern of the other rank's.
+ *
+ * A kernel of one workgroup goes before: it begins the run (device/exchange/rings_run.h) and compares the ranks' headers. The product's workgroups wait for
+ * the other rank while they are on the GPU; so the products of several communicators must come in the same order on both ranks, as flow.h says of pieces: one that fills
+ * a GPU and waits leaves no room for another one that the other rank waits for. Kernels beside it that leave room for one cluster of two workgroups (NCCL's are few
+ * workgroups) do it no harm: tiles are taken by whoever is there. To leave such room by itself would cost it a sixty-sixth of the GPU, and help two
+ * communicators, but not three.
+ */
+#include "kernels/gpu/device/tiles/tiles_call.h"
+
+#include <atomic>
+
+#include "kernels/gpu/device/epilogue.h"
+#include "kernels/gpu/device/matrix.h"
+#include "kernels/gpu/device/tiles/tiles_waits.h"
+
+extern __shared__ __align__(16) unsigned char tiles_shared_bytes[];
+
+#if defined(__CUDACC__)
+#include "kernels/gpu/device/tiles/tiles_hopper.h"
+#endif
+
+enum { BEGIN_THREADS = 64, MOVERS = 16 /* of as many workgroups one moves sums */ };
+
+static __global__ void __launch_bounds__(BEGIN_THREADS)
+    tiles_begin_kernel(GPU_PARAMETER struct rings_call c, struct tiles_words *words)
+{
+    __shared__ struct rings_run run;
+
+    gpu_follow();
+    const bool goes_on = rings_begin(c, &run) && rings_meet(c, &run, false, true);
+    for (uint32_t i = threadIdx.x; i <= RINGS_PIECES_MOST; i += BEGIN_THREADS)
+        rings_head_of(c, c.rank)->counts[i] = rings_piece_count(run.number, i);
+    if (threadIdx.x == 0) {
+        words->taken = words->moved = words->come_to = 0;
+        words->run = goes_on ? run.number : 0;
+    }
+    rings_end(c, run);
+}
+
+/* ---- any matrices, on any GPU ---- */
+
+template <typename T> struct tiles_any {
+    const struct tiles_call &call;
+    struct tiles_run &run; /* these in shared memory */
+    struct gpu_product<T> &product;
+    struct gpu_epilogue<T> &stages; /* what is added */
+    uint32_t &word;
+    uint32_t &is_there;
+
+    /* All threads: what one of them has found. */
+    __device__ __forceinline__ uint32_t all_know(uint32_t *at) const
+    {
+        __syncthreads();
+        const uint32_t found = *at;
+        __syncthreads();
+        return found;
+    }
+
+    __device__ __forceinline__ uint32_t next(uint32_t *counter) const
+    {
+        if (threadIdx.x == 0)
+            word = atomicAdd(counter, 1);
+        return all_know(&word);
+    }
+
+    /* One thread: waits for what a tile needs, and says what is multiplied, to where. */
+    __device__ __forceinline__ void tile_begin(uint32_t part, uint32_t tile, uint32_t row, uint32_t col)
+    {
+        const int64_t rows = call.order.part[part].rows - row, cols = call.n - col;
+        const bool sent = call.sums && part == 0;
+
+        is_there = tiles_room_await(call, run, part, tile);
+        if (is_there && call.sums && part == 1)
+            is_there = tiles_come_await(call, run, tile, 0);
+        if (is_there && !call.sums && part == 1)
+            is_there = tiles_rows_await(call, run, (int64_t)row + TILES_ROWS);
+        product = {(const T *)call.a[part] + row * call.a_stride[part],
+                   (const T *)call.b + col,
+                   sent ? (T *)tiles_slot(call, call.other_slots, 0, tile) : (T *)call.c[part] + row * call.c_stride + col,
+                   call.a_stride[part],
+                   call.b_stride,
+                   sent ? (int64_t)call.order.cols : call.c_stride,
+                   call.k,
+                   rows < TILES_ROWS ? rows : TILES_ROWS,
+                   cols < call.order.cols ? cols : call.order.cols};
+        stages = {nullptr, call.sums && part == 1 ? (const T *)tiles_slot(call, call.slots, 0, tile) : nullptr,
+                  nullptr, call.order.cols,
+                  0,       0,
+                  0.0f};
+    }
+
+    /* All threads: a tile. False: leave. */
+    __device__ __forceinline__ bool tile(uint32_t part, uint32_t tile, uint32_t row, uint32_t col)
+    {
+        if (threadIdx.x == 0)
+            tile_begin(part, tile, row, col);
+        if (!all_know(&is_there))
+            return false;
+        gpu_multiply<T>(product, tiles_shared_bytes, gemm_stages<T>{&stages, 0, 0});
+        __syncthreads();
+        if (call.sums && part == 1 && call.returns) {
+            gpu_rows_copy<T>((T *)tiles_slot(call, call.other_slots, 1, tile), call.order.cols, product.c, product.c_stride,
+                             product.rows, product.cols, threadIdx.x, GPU_MATRIX_THREADS);
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) {
+            gpu_fence_system(); /* all threads' stores: platform.h */
+            if (tiles_leaves(call, part))
+                tiles_come_tell(call, run, part, tile);
+            if (call.sums && part == 1 && tile + call.order.slots < 2 * call.order.part[1].units)
+                gpu_store_release(&call.other_words->used[tiles_slot_of(call, tile, 0)],
+                                  tiles_count(&call.order, run.number, tile));
+        }
+        return true;
+    }
+
+    __device__ __forceinline__ void multiply_all()
+    {
+        uint32_t part, unit, row, col;
+
+        for (;;) {
+            const uint32_t position = next(&call.words->taken);
+            if (position >= call.order.positions)
+                return;
+            if (!tiles_unit(&call.order, position, &part, &unit))
+                continue;
+            tiles_place(&call.order, part, unit, &row, &col);
+            for (uint32_t i = 0; i < 2 && row < call.order.part[part].rows; i++, row += TILES_ROWS)
+                if (!tile(part, 2 * unit + i, row, col))
+                    return;
+        }
+    }
+
+    __device__ __forceinline__ void move_all()
+    {
+        uint32_t row, col;
+
+        for (;;) {
+            const uint32_t tile = next(&call.words->moved);
+            if (tile >= 2 * call.order.part[0].units)
+                return;
+            tiles_place(&call.order, 0, tile / 2, &row, &col);
+            row += tile % 2 * TILES_ROWS;
+            if (row >= call.order.part[0].rows)
+                continue;
+            if (threadIdx.x == 0)
+                is_there = tiles_come_await(call, run, tile, 1);
+            if (!all_know(&is_there))
+                return;
+            tiles_move<T, 4>(call, tile, row, col, threadIdx.x, GPU_MATRIX_THREADS);
+            __syncthreads();
+            if (threadIdx.x == 0)
+                tiles_moved_tell(call, run, tile);
+        }
+    }
+};
+
+/* Of sums that go back, the first workgroup that comes, and every MOVERSth one, moves them: so two workgroups on each GPU are enough. */
+template <typename T>
+__global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
+    tiles_any_kernel(GPU_PARAMETER struct tiles_call call)
+{
+    __shared__ struct tiles_run run;
+    __shared__ struct gpu_product<T> product;
+    __shared__ struct gpu_epilogue<T> stages;
+    __shared__ uint32_t word, is_there;
+    struct tiles_any<T> parts = {
+        call, run, product, stages, word, is_there
+    };
+
+    gpu_follow();
+    if (threadIdx.x == 0)
+        tiles_run_find(call, &run);
+    __syncthreads();
+    if (run.number) {
+        if (call.returns && parts.next(&call.words->come_to) % MOVERS == 0)
+            parts.move_all();
+        else
+            parts.multiply_all();
+    }
+    tiles_end(call, run);
+}
+
+/* ---- the host's side ---- */
+
+const void *tiles_kernel(void)
+{
+    return (const void *)tiles_begin_kernel;
+}
+
+hipError_t tiles_begin(const struct tiles_call *call, hipStream_t stream, bool follows)
+{
+    void *arguments[] = {(void *)&call->rings, (void *)&call->words};
+
+    return gpu_kernel_launch((const void *)tiles_begin_kernel, 1, BEGIN_THREADS, arguments, 0, stream, follows);
+}
+
+static uint32_t workgroups_of(const struct tiles_call *call, uint32_t most)
+{
+    const uint32_t units = call->order.part[0].units + call->order.part[1].units;
+
+    return units < most ? units : most;
+}
+
+template <typename T>
+static hipError_t any_multiply(const struct tiles_call *call, bool hopper, hipStream_t stream, bool follows)
+{
+    const void *kernel = (const void *)tiles_any_kernel<T>;
+    const size_t shared_bytes = gpu_matrix_shared_bytes<T>(hopper ? 9 : 0, 0);
+    const uint32_t movers = call->returns ? call->multiprocessors / (MOVERS - 1) + 1 : 0;
+    void *arguments[] = {(void *)call};
+    const hipError_t status = hipFuncSetAttribute(kernel, hipFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+
+    return status == hipSuccess ? gpu_kernel_launch(kernel, workgroups_of(call, call->multiprocessors) + movers,
+                                                    GPU_MATRIX_THREADS, arguments, shared_bytes, stream, follows)
+                                : status;
+}
+
+#if defined(__CUDACC__)
+template <typename T> static bool maps_make(const struct tiles_call *call, struct tiles_maps *maps)
+{
+    const bool is_f16 = call->dtype == FCC_F16;
+    bool suits = call->c_stride % 8 == 0 && call->n % 8 == 0 && (call->c[0] | call->c[1]) % 16 == 0 && call->k > 0;
+
+    *maps = {};
+    for (uint32_t i = 0; i < 2; i++)
+        suits = suits &&
+                (call->order.part[i].rows == 0 || driver_matrix_map(&maps->a[i], is_f16, call->a[i], call->k,
+                                                                    call->order.part[i].rows, call->a_stride[i], TILES_ROWS));
+    if (suits && call->sums)
+        suits = driver_matrix_map(&maps->come, is_f16, call->slots, call->order.cols, (int64_t)call->order.slots * TILES_ROWS,
+                                  call->order.cols, 64);
+    return suits && driver_matrix_map(&maps->b, is_f16, call->b, call->n, call->k, call->b_stride, GEMM_STEP);
+}
+
+/* As many clusters as the GPU has room for, which it is asked once; any thread. */
+template <typename T, int COLS>
+static hipError_t hopper_multiply(const struct tiles_call *call, const struct tiles_maps *maps, int gpu, hipStream_t stream,
+                                  bool follows)
+{
+    typedef gemm_shape<T, TILES_ROWS, COLS, true> shape;
+    static std::atomic<uint32_t> fits[GPU_MAX_GPUS];
+    const void *kernel = (const void *)tiles_hopper_kernel<T, COLS>;
+    void *arguments[] = {(void *)call, (void *)maps};
+    uint32_t fit = fits[gpu].load(std::memory_order_relaxed);
+
+    if (!fit) {
+        const hipError_t status =
+            hipFuncSetAttribute(kernel, hipFuncAttributeMaxDynamicSharedMemorySize, (int)shape::SHARED_BYTES);
+        if (status != hipSuccess)
+            return status;
+        fit = gpu_clusters_resident(kernel, GEMM_THREADS, shape::SHARED_BYTES, 2);
+        fit = fit ? fit : 1;
+        fits[gpu].store(fit, std::memory_order_relaxed);
+    }
+    return gpu_kernel_launch(kernel, 2 * workgroups_of(call, fit), GEMM_THREADS, arguments, shape::SHARED_BYTES, stream,
+                             follows, 2);
+}
+
+template <typename T>
+static hipError_t multiply(const struct tiles_call *call, int gpu, bool hopper, hipStream_t stream, bool follows)
+{
+    struct tiles_maps maps;
+
+    if (!hopper || !maps_make<T>(call, &maps))
+        return any_multiply<T>(call, hopper, stream, follows);
+    return call->order.cols == 256 ? hopper_multiply<T, 256>(call, &maps, gpu, stream, follows)
+                                   : hopper_multiply<T, 128>(call, &maps, gpu, stream, follows);
+}
+#else
+template <typename T> static hipError_t multiply(const struct tiles_call *call, int, bool, hipStream_t stream, bool follows)
+{
+    return any_multiply<T>(call, false, stream, follows);
+}
+#endif
+
+hipError_t tiles_multiply(const struct tiles_call *call, int gpu, bool hopper, hipStream_t stream, bool follows)
+{
+    return call->dtype == FCC_F16 ? multiply<gpu_f16>(call, gpu, hopper, stream, follows)
+                                  : multiply<gpu_bf16>(call, gpu, hopper, stream, follows);
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tiles_order.h - products whose exchange goes on tile by tile, of two ranks (tiles.hip): which tiles there are, in which order a rank's workgroups take them,
+ * and where in the other rank's memory for arrivals they lie. Plain C and C++, as tests follow the same order.
+ *
+ * A product has two parts, of some rows each and all columns. Of sums these are the other rank's rows, whose tiles are sent, and this rank's own, to which the other
+ * rank's are added. Of what is gathered, this rank's rows, and then the other's, as they come. A tile has TILES_ROWS rows; a unit two of them, one below the other,
+ * which a cluster of two workgroups multiplies. Units come by bands of some units one below the other, and in a band by columns: those that are
+ * multiplied at a time then have much of A and B in common.
+ *
+ * Of what is sent the first groups of units come first, and from then on groups of both parts take turns: so what is sent leaves while own tiles, too, are
+ * multiplied, and where the link takes longer than the product, it is busy until nearly the end. Of what is gathered all of the first part comes first. Groups are the same on
+ * both ranks, whatever their GPUs are.
+ *
+ * Slots. Tile t of a part that is sent goes to slot t % slots, and is the slot's t / slots + 1st: the word `come` of the slot says so at the receiver
+ * (rings_piece_count()). Who has taken it out says so by `used` at the sender, which waits for that before it stores the slot's next tile.
+ *
+ * Why nothing deadlocks, if workgroups take positions one after the other and each goes through its own in that order. Give group g of what is sent the value g, and
+ * group g of the own part g + ahead - 1/2: a rank's order is that of the values. An own tile waits for a tile that is sent with a smaller value (the same g). A
+ * tile that is sent waits for the own tile `slots` before it at the receiver, whose group is at most g - slots / group + ahead - 1/2, which is less than g as
+ * ahead groups are not more than there are slots. A sum that is sent back waits that the one `slots` before it was taken, which waits for nothing but its arrival. So of all tiles that are not
+ * done that with the smallest value waits for none; and as positions are taken in order, a workgroup that is there has it, or takes it next. One
+ * workgroup on each GPU is enough.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_TILES_ORDER_H
+#define FCC_KERNELS_GPU_DEVICE_TILES_ORDER_H
+
+#include "kernels/plan/exchange/rings.h"
+
+#define TILES_ROWS 128u
+#define TILES_BAND 8u   /* units of a band */
+#define TILES_GROUP 64u /* units: about as many as an H100 or H200 has clusters */
+#define TILES_GATHER_BAND 4u
+#define TILES_CLUSTERS                                                                                                         \
+    66 /* of an H100 or H200. On another GPU the same holds, with tiles that are chosen less well; all ranks choose alike */
+#define TILES_BYTES_LEAST (UINT64_C(1) << 20)
+#define TILES_COME_MOST 16 /* pieces of a rank's rows that are gathered */
+#define TILES_AHEAD 2u     /* groups of a part that is sent before the other part's first: the second travels meanwhile */
+#define TILES_WORDS 2048u
+/* The end of the memory for arrivals, which products in pieces leave alone: words of the slots, that nothing but tiles' kernels stores to. */
+#define TILES_END_BYTES (64u << 10)
+#define TILES_ARRIVALS_BYTES (RINGS_ARRIVALS_BYTES - TILES_END_BYTES)
+
+/* What all ranks' processes have (FCC_ATTR_LIBRARY): each includes those before it. */
+enum pieces_level {
+    PIECES_NONE,
+    PIECES_LIBRARY, /* the vendor's library of products */
+    PIECES_HOPPER,  /* GPUs on which products by tiles are fast */
+    PIECES_WISH,    /* the wish that products go by tiles wherever they can */
+};
+
+/* Ways of a product in pieces: rings_pieces.sequential. */
+enum pieces_way {
+    PIECES_BESIDE,   /* by the vendor's library, with the exchange in pieces beside it */
+    PIECES_SEQUENCE, /* one behind the other */
+    PIECES_TILES,    /* by one kernel, with the exchange tile by tile */
+};
+
+/* What ranks have there. */
+struct tiles_words {
+    uint64_t come[TILES_WORDS], used[TILES_WORDS]; /* stored by the other rank */
+    uint64_t run;                                  /* this rank's own: the number of the run; 0: it was given up as it began */
+    uint32_t taken;                                /* positions */
+    uint32_t moved;                                /* of gemm_all_reduce: the other rank's sums */
+    uint32_t come_to;                              /* of kernels that take any matrices: workgroups that have come */
+};
+
+struct tiles_part {
+    int64_t rows;
+    uint32_t high, wide, units; /* units one below the other; tiles side by side */
+};
+
+struct tiles_order {
+    struct tiles_part part[2]; /* the one that comes first; the other */
+    uint32_t cols;             /* of a tile: 128 or 256 */
+    uint32_t band;             /* units */
+    uint32_t ahead;            /* groups of the first part before the other's first */
+    uint32_t slots;            /* of each flow */
+    uint32_t positions;        /* some are nothing's: tiles_unit() */
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(struct tiles_words) <= TILES_END_BYTES, "words");
+static_assert(TILES_ARRIVALS_BYTES / (TILES_ROWS * 128 * 2) <= TILES_WORDS, "each slot has words");
+#endif
+
+RINGS_FUNCTION uint64_t tiles_slot_bytes(uint32_t cols)
+{
+    return (uint64_t)TILES_ROWS * cols * 2;
+}
+
+RINGS_FUNCTION struct tiles_part tiles_part_of(int64_t rows, int64_t n, uint32_t cols)
+{
+    struct tiles_part p = {rows, (uint32_t)((rows + 2 * TILES_ROWS - 1) / (2 * TILES_ROWS)), (uint32_t)((n + cols - 1) / cols),
+                           0};
+
+    p.units = p.high * p.wide;
+    return p;
+}
+
+RINGS_FUNCTION uint32_t tiles_groups(const struct tiles_part *part)
+{
+    return (part->units + TILES_GROUP - 1) / TILES_GROUP;
+}
+
+/* flows: of tiles that are sent: 1, or 2 if sums go back; 0: none is, and all of the first part comes first. */
+RINGS_FUNCTION struct tiles_order tiles_order_of(int64_t first_rows, int64_t other_rows, int64_t n, uint32_t cols,
+                                                 uint32_t band, uint32_t flows)
+{
+    struct tiles_order o;
+
+    o.part[0] = tiles_part_of(first_rows, n, cols);
+    o.part[1] = tiles_part_of(other_rows, n, cols);
+    o.cols = cols;
+    o.band = band;
+    o.slots = flows ? (uint32_t)(TILES_ARRIVALS_BYTES / tiles_slot_bytes(cols) / flows) : 0;
+    o.slots &= ~1u; /* whole units */
+    o.ahead = tiles_groups(&o.part[0]);
+    o.ahead = flows && o.ahead > TILES_AHEAD ? TILES_AHEAD : o.ahead;
+    o.positions = (tiles_groups(&o.part[0]) + tiles_groups(&o.part[1])) * TILES_GROUP;
+    return o;
+}
+
+/* A unit: of which part, and which. False: the position is nothing's. */
+RINGS_FUNCTION bool tiles_unit(const struct tiles_order *o, uint32_t position, uint32_t *part, uint32_t *unit)
+{
+    const uint32_t group = position / TILES_GROUP, first = tiles_groups(&o->part[0]), other = tiles_groups(&o->part[1]);
+    const uint32_t left = first - o->ahead, both = left < other ? left : other;
+    uint32_t at;
+
+    if (group < o->ahead) {
+        *part = 0;
+        at = group;
+    } else if (group < o->ahead + 2 * both) {
+        *part = (group - o->ahead) % 2 == 0;
+        at = (group - o->ahead) / 2 + (*part ? 0 : o->ahead);
+    } else {
+        *part = other > both;
+        at = *part ? group - o->ahead - both : group - both;
+    }
+    *unit = at * TILES_GROUP + position % TILES_GROUP;
+    return *unit < o->part[*part].units;
+}
+
+/* Columns of a product's tiles. Both ranks know M and, of sums, N; of what is gathered each its own N. Large tiles read less for what they multiply; where there are few,
+ * those of half the columns leave fewer multiprocessors without any in the last round. A round of theirs takes more than half as long. */
+RINGS_FUNCTION uint32_t tiles_columns(int64_t m, int64_t n)
+{
+    const int64_t high = (m + 2 * TILES_ROWS - 1) / (2 * TILES_ROWS), large = high * ((n + 255) / 256),
+                  small = high * ((n + 127) / 128);
+    const int64_t large_rounds = (large + TILES_CLUSTERS - 1) / TILES_CLUSTERS,
+                  small_rounds = (small + TILES_CLUSTERS - 1) / TILES_CLUSTERS;
+
+    return small_rounds * 58 < large_rounds * 100 ? 128 : 256;
+}
+
+/* Whether a product of two ranks can go by tiles, as far as all ranks know it: rows of what is exchanged whose elements the copy engine takes. row: elements of one; size:
+ * bytes of an element. */
+RINGS_FUNCTION bool tiles_can(int64_t m, int64_t row, uint64_t size)
+{
+    return size == 2 && row > 0 && row % 8 == 0 && m > 0;
+}
+
+/* Of what is gathered: how many runs it is, each of some rows of either rank, as those that come lie there all at a time. rows: the most that a rank has. */
+RINGS_FUNCTION int64_t tiles_gather_runs(int64_t rows, int64_t row)
+{
+    const int64_t most = (int64_t)(TILES_ARRIVALS_BYTES / ((uint64_t)row * 2));
+
+    return rows > most ? (rows + most - 1) / most : 1;
+}
+
+/* Whether it then takes less time that way than in pieces, or in sequence: with as many rows as a unit has, and enough that moves. */
+RINGS_FUNCTION bool tiles_pay(int64_t m, uint64_t bytes)
+{
+    return m >= 4 * (int64_t)TILES_ROWS && bytes >= TILES_BYTES_LEAST;
+}
+
+/* Of what is gathered: elements from one row to the next, where they come. */
+RINGS_FUNCTION int64_t tiles_row(int64_t k)
+{
+    return (k + 7) / 8 * 8;
+}
+
+/* ... and rows of a piece: whole units, and no more pieces than a run may count. */
+RINGS_FUNCTION int64_t tiles_come_rows(int64_t rows)
+{
+    const int64_t units = (rows + 2 * TILES_ROWS - 1) / (2 * TILES_ROWS),
+                  least = (units + TILES_COME_MOST - 1) / TILES_COME_MOST;
+
+    return (least > 1 ? least : 1) * 2 * TILES_ROWS;
+}
+
+/* Where the first of a unit's tiles begins in its part. */
+RINGS_FUNCTION void tiles_place(const struct tiles_order *o, uint32_t part, uint32_t unit, uint32_t *row, uint32_t *col)
+{
+    const struct tiles_part *p = &o->part[part];
+    const uint32_t band = unit / (o->band * p->wide), within = unit % (o->band * p->wide), left = p->high - band * o->band,
+                   high = left < o->band ? left : o->band;
+
+    *row = (band * o->band + within % high) * 2 * TILES_ROWS;
+    *col = within / high * o->cols;
+}
+
+/* Of a unit at the end only the upper one may be there. */
+RINGS_FUNCTION bool tiles_is_there(const struct tiles_order *o, uint32_t part, uint32_t tile)
+{
+    uint32_t row, col;
+
+    tiles_place(o, part, tile / 2, &row, &col);
+    return row + tile % 2 * TILES_ROWS < o->part[part].rows;
+}
+
+/* The tile that its slot had before. False: none. */
+RINGS_FUNCTION bool tiles_before(const struct tiles_order *o, uint32_t part, uint32_t tile, uint32_t *before)
+{
+    for (*before = tile; *before >= o->slots;) {
+        *before -= o->slots;
+        if (tiles_is_there(o, part, *before))
+            return true;
+    }
+    return false;
+}
+
+/* A tile's number is 2 * unit, or one more for the lower one. Which of its slot's tiles it is, as the words say. */
+RINGS_FUNCTION uint64_t tiles_count(const struct tiles_order *o, uint64_t run, uint32_t tile)
+{
+    return rings_piece_count(run, tile / o->slots + 1);
+}
+
+#endif

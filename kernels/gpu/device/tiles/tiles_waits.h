@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tiles_waits.h - what a workgroup of a product whose exchange goes on tile by tile (tiles.hip) knows of its run, what it waits for, and what it tells the other rank.
+ * Every wait ends as rings_await()'s do: when the rank's failure epoch says so, which the time limit raises at the latest. Memory order: tiles_hopper.h.
+ */
+#ifndef FCC_KERNELS_GPU_DEVICE_TILES_TILES_WAITS_H
+#define FCC_KERNELS_GPU_DEVICE_TILES_TILES_WAITS_H
+
+#include "kernels/gpu/device/rows.h"
+#include "kernels/gpu/device/tiles/tiles_call.h"
+
+/* What a workgroup knows of its run, in shared memory. */
+struct tiles_run {
+    uint64_t number; /* 0: it was given up as it began */
+    uint32_t over;   /* the operator is, and so the words in host memory may be gone */
+    /* 1: a thread of the workgroup has found that the run was given up; has waited for long, so the host knows of the run. Another thread may just find it. */
+    volatile uint32_t leave, told;
+};
+
+/* One thread, behind gpu_follow(): the run that tiles_begin()'s kernel has begun. */
+GPU_DEVICE void tiles_run_find(const struct tiles_call &call, struct tiles_run *run)
+{
+    const uint64_t failed = gpu_load_relaxed(rings_failure_of(call.rings, call.rings.rank));
+
+    run->number = gpu_load_relaxed(&call.words->run);
+    run->over = failed == UINT64_MAX;
+    run->leave = failed >= run->number;
+    run->told = 0;
+}
+
+/* One thread: waits until the word has reached the value. False, at once if it is known: the run was given up. */
+GPU_DEVICE bool tiles_await(const struct tiles_call &call, struct tiles_run &run, const uint64_t *word, uint64_t value)
+{
+    struct rings_run mine = {};
+
+    mine.number = run.number;
+    const bool come = !run.leave && rings_await(call.rings, mine, word, value);
+    if (mine.told)
+        run.told = 1;
+    if (mine.leave)
+        run.leave = 1;
+    return come;
+}
+
+/* flow: 0: terms; 1: sums that go back. */
+GPU_DEVICE uint32_t tiles_slot_of(const struct tiles_call &call, uint32_t tile, uint32_t flow)
+{
+    return tile % call.order.slots + flow * call.order.slots;
+}
+
+GPU_DEVICE uint64_t tiles_slot(const struct tiles_call &call, uint64_t slots, uint32_t flow, uint32_t tile)
+{
+    return slots + tiles_slot_of(call, tile, flow) * tiles_slot_bytes(call.order.cols);
+}
+
+/* Whether tiles of a part are stored at the other rank. */
+GPU_DEVICE bool tiles_leaves(const struct tiles_call &call, uint32_t part)
+{
+    return call.sums && (part == 0 || call.returns);
+}
+
+/* A tile of a flow has come. */
+GPU_DEVICE bool tiles_come_await(const struct tiles_call &call, struct tiles_run &run, uint32_t tile, uint32_t flow)
+{
+    return tiles_await(call, run, &call.words->come[tiles_slot_of(call, tile, flow)],
+                       tiles_count(&call.order, run.number, tile));
+}
+
+/* All rows of A's second part up to `end`, as far as it has such. */
+GPU_DEVICE bool tiles_rows_await(const struct tiles_call &call, struct tiles_run &run, int64_t end)
+{
+    const int64_t rows = end < call.order.part[1].rows ? end : call.order.part[1].rows;
+    const uint32_t pieces = (uint32_t)((rows + call.come_rows - 1) / call.come_rows);
+
+    return tiles_await(call, run, &rings_head_of(call.rings, call.rings.rank)->come[0], rings_piece_count(run.number, pieces));
+}
+
+/* The tile, which leaves, may be stored: its slot's tile before was taken. What does not leave may always be stored, unless the run was given up. */
+GPU_DEVICE bool tiles_room_await(const struct tiles_call &call, struct tiles_run &run, uint32_t part, uint32_t tile)
+{
+    uint32_t before;
+
+    if (!tiles_leaves(call, part) || !tiles_before(&call.order, part, tile, &before))
+        return !run.leave;
+    return tiles_await(call, run, &call.words->used[tiles_slot_of(call, tile, part)],
+                       tiles_count(&call.order, run.number, before));
+}
+
+/* One thread: a tile is in the other rank's slot. Releases what this thread has seen. */
+GPU_DEVICE void tiles_come_tell(const struct tiles_call &call, const struct tiles_run &run, uint32_t flow, uint32_t tile)
+{
+    gpu_store_release(&call.other_words->come[tiles_slot_of(call, tile, flow)], tiles_count(&call.order, run.number, tile));
+}
+
+/* Thread `first` of `step`: moves a sum of the other rank's from its slot to c. */
+template <typename T, int AT_ONCE>
+GPU_DEVICE void tiles_move(const struct tiles_call &call, uint32_t tile, uint32_t row, uint32_t col, uint32_t first,
+                           uint32_t step)
+{
+    const int64_t rows = call.order.part[0].rows - row, cols = call.n - col;
+
+    gpu_rows_copy<T, AT_ONCE>(
+        (T *)call.c[0] + row * call.c_stride + col, call.c_stride, (const T *)tiles_slot(call, call.slots, 1, tile),
+        call.order.cols, rows < TILES_ROWS ? rows : TILES_ROWS, cols < call.order.cols ? cols : call.order.cols, first, step);
+}
+
+/* One thread, behind a barrier of those that have moved the sum: its slot is free, if another one is to come there. */
+GPU_DEVICE void tiles_moved_tell(const struct tiles_call &call, const struct tiles_run &run, uint32_t tile)
+{
+    if (tile + call.order.slots < 2 * call.order.part[0].units)
+        gpu_store_release(&call.other_words->used[tiles_slot_of(call, tile, 1)], tiles_count(&call.order, run.number, tile));
+}
+
+/* All threads: the workgroup has done. Tells the host what it was told of the run, and whether that was given up. */
+GPU_DEVICE void tiles_end(const struct tiles_call &call, const struct tiles_run &run)
+{
+    gpu_let_follow();
+    __syncthreads();
+    if (threadIdx.x || !run.number || run.over)
+        return;
+    if (run.leave)
+        gpu_store_relaxed((uint64_t *)call.rings.failed, run.number);
+    if (run.told)
+        gpu_store_relaxed((uint64_t *)call.rings.ended, (uint64_t)(uint32_t)run.number);
+}
+
+#endif
