@@ -102,3 +102,17 @@ struct work plan_work(const struct problem *problem, int rank)
 {
     return op_compute(problem->op)->work(problem, rank);
 }
+
+/* The rates of one core, whose second-level cache holds CACHE_BYTES. */
+#define CACHE_BYTES (1 << 20)
+#define CACHE_BYTES_PER_NS 50.0
+#define MEMORY_BYTES_PER_NS 10.0
+#define FLOPS_PER_NS 80.0
+#define HALF_FLOPS_PER_NS 8.0 /* f16 and bf16 are converted first */
+
+double work_core_ns(struct work work, enum fcc_dtype dtype)
+{
+    const double bytes_per_ns = work.bytes <= CACHE_BYTES ? CACHE_BYTES_PER_NS : MEMORY_BYTES_PER_NS;
+
+    return work.bytes / bytes_per_ns + work.flops / (dtype == FCC_F32 ? FLOPS_PER_NS : HALF_FLOPS_PER_NS);
+}

@@ -150,6 +150,11 @@ struct work {
 };
 struct work plan_work(const struct problem *problem, int rank);
 
+/* About how long one core takes. Where it is less than WORK_INLINE_NS for all ranks together, they are of one node and use cores, the worker's engine runs the operator
+ * itself: waking the workgroups and being woken by them would take longer. */
+#define WORK_INLINE_NS 40000.0
+double work_core_ns(struct work work, enum fcc_dtype dtype);
+
 /* Bytes that a plan's slices read and write in memory, whichever rank's it is: of the factors, once; of partial sums and results (traffic.c). */
 struct traffic {
     uint64_t factors, read, written;

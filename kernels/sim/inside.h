@@ -246,6 +246,7 @@ struct operator
     struct sim_operator said;
     struct pattern *patterns;
     uint32_t npatterns, ngroups, *pattern_of; /* [ngroups] */
+    bool is_inline;                           /* the engine of a node runs it, all ranks there on one core */
     bool borrows;                             /* another operator's patterns */
     uint32_t first;                           /* its tasks: first + rank */
     uint32_t *come; /* [ranks]: ranks of a group that have come on a node, at the first rank of these */

@@ -137,6 +137,22 @@ static void tables_look(const struct sim *s, const struct operator* op, struct t
         t->found = c.again * (kept < c.table ? kept / c.table : 1);
 }
 
+/* Whether the engine runs it, by the worker's own rule. */
+static bool runs_inline(const struct sim *s, const struct operator* op)
+{
+    struct work sum = {0};
+    const struct problem *p = op->said.problem;
+
+    if (!(s->m.device.inline_s > 0) || s->m.device.target != PLAN_CPU || !p || plan_is_over_nodes(op->patterns[0].problem))
+        return false;
+    for (int r = 0; r < p->nranks; r++) {
+        const struct work work = plan_work(p, r);
+        sum.bytes += work.bytes;
+        sum.flops += work.flops;
+    }
+    return work_core_ns(sum, p->dtype) < WORK_INLINE_NS;
+}
+
 static int tasks_add(struct sim *s, struct operator* op, struct error *e)
 {
     const uint32_t n = (uint32_t)s->nranks, number = s->noperators;
@@ -174,6 +190,7 @@ int sim_add_plans(struct sim *s, const struct sim_operator *o, struct plan *plan
     int status = op->come ? 0 : error_set(e, -ENOMEM, "%s: no memory", o->name);
     if (!status && o->problem)
         status = patterns_make(s, op, plans, e);
+    op->is_inline = !status && runs_inline(s, op);
     if (!status)
         status = tasks_add(s, op, e);
     s->noperators++; /* whatever it has is freed with the others */
@@ -219,7 +236,7 @@ static int node_part(const struct sim *s, const struct sim_operator *o, int rank
 static void task_come(struct sim *s, struct operator* op, int rank)
 {
     const struct sim_operator *o = &op->said;
-    const double wait = s->m.device.hand_over_s + s->m.device.launch_s;
+    const double wait = (op->is_inline ? s->m.device.inline_s : s->m.device.hand_over_s) + s->m.device.launch_s;
     int n = 1, first = rank;
 
     s->tasks[op->first + (uint32_t)rank].begin = s->now;

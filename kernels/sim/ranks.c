@@ -98,7 +98,9 @@ static void work_begin(struct sim *s, uint32_t workgroup)
         most = d->workgroup_bytes_s > 0 ? d->workgroup_bytes_s : d->memory_bytes_s;
         most *= t->found > 0 ? bytes / moved : 1; /* what a cache has takes its workgroup as long, and memory nothing */
         rate = d->flops_s[slice_adds(slice) ? COMPUTE_VECTOR : op_spec(t->costs.problem->op)->compute] / d->workgroups;
-        bytes *= part_of_memory(d, t->costs.touched);
+        bytes *= part_of_memory(d, t->costs.touched *
+                                       (d->target == PLAN_CPU ? s->m.node.ranks : 1)); /* cores of a node have one cache */
+        longer *= s->operators[t->op].is_inline ? t->plan->nranks : 1;
         longer *= spread_of(s, s->m.stragglers.slice_spread, (uint64_t)t->op << 32 | (uint64_t)t->rank, w->slice + UINT64_C(2));
     }
     const double seconds = rate > 0 && flops > 0 ? flops / rate : 0;

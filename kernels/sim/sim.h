@@ -41,10 +41,13 @@ struct sim_device {
     double table_cache_bytes;
     double workgroup_bytes_s; /* the most of one workgroup; 0: memory_bytes_s */
     double hand_over_s;       /* from a call to the launch, and from the end to the caller */
-    double launch_s;          /* of a kernel */
-    double step_s;            /* GPUs over nodes: of each further kernel of an operator */
-    double slice_s;           /* what each slice costs its workgroup besides its work */
-    double row_s;             /* and what each row of its tile does that it stores by itself */
+    /* Cores: the hand-over of an operator that the worker's engine runs itself (WORK_INLINE_NS), the ranks of a node one after the other on its core.
+     * 0: it runs none */
+    double inline_s;
+    double launch_s; /* of a kernel */
+    double step_s;   /* GPUs over nodes: of each further kernel of an operator */
+    double slice_s;  /* what each slice costs its workgroup besides its work */
+    double row_s;    /* and what each row of its tile does that it stores by itself */
     bool
         stores_wait; /* a workgroup waits for its stores over links to end; otherwise it begins its next slice meanwhile, but no further stores */
 };

@@ -25,6 +25,7 @@ static const struct field device_fields[] = {
     {"table_cache", FIELD_UNIT, false, AT(sim_device, table_cache_bytes), .least = 1, .unit = UNIT_BYTES},
     OTHER("rates", true),
     TIME_AT("hand_over", sim_device, hand_over_s),
+    TIME_AT("inline", sim_device, inline_s),
     TIME_AT("launch", sim_device, launch_s),
     TIME_AT("step", sim_device, step_s),
     TIME_AT("slice", sim_device, slice_s),

@@ -29,6 +29,7 @@ static const struct parameter parameters[] = {
     {"device.rates.gemm", UNIT_FLOPS_RATE, OF(device.flops_s[COMPUTE_GEMM])},
     {"device.rates.sum", UNIT_FLOPS_RATE, OF(device.flops_s[COMPUTE_VECTOR])},
     {"device.hand_over", UNIT_TIME, OF(device.hand_over_s)},
+    {"device.inline", UNIT_TIME, OF(device.inline_s)},
     {"device.launch", UNIT_TIME, OF(device.launch_s)},
     {"device.step", UNIT_TIME, OF(device.step_s)},
     {"device.slice", UNIT_TIME, OF(device.slice_s)},

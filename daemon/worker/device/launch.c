@@ -13,16 +13,8 @@
 #include "daemon/worker/engine/account.h"
 #include "kernels/plan/spec.h"
 
-/* The engine itself runs an operator that is estimated to take one core less than INLINE_NS: waking the workgroups and being woken by them would
- * take longer. From LONG_NS on helpers take part; giving them work takes half a microsecond. The rates are those of one core, whose second-level
- * cache holds CACHE_BYTES. */
-#define INLINE_NS 40000.0
+/* From LONG_NS on helpers take part; giving them work takes half a microsecond. */
 #define LONG_NS 2000.0
-#define CACHE_BYTES (1 << 20)
-#define CACHE_BYTES_PER_NS 50.0
-#define MEMORY_BYTES_PER_NS 10.0
-#define FLOPS_PER_NS 80.0
-#define HALF_FLOPS_PER_NS 8.0 /* f16 and bf16 are converted first */
 
 void launch_free(struct launch *l)
 {
@@ -135,13 +127,6 @@ static int run_make(struct launch *l, struct device_comm *c, int r, struct error
     return 0;
 }
 
-/* Estimate how long one core takes. */
-static double work_ns(struct work w, enum fcc_dtype dtype)
-{
-    double bytes_per_ns = w.bytes <= CACHE_BYTES ? CACHE_BYTES_PER_NS : MEMORY_BYTES_PER_NS;
-    return w.bytes / bytes_per_ns + w.flops / (dtype == FCC_F32 ? FLOPS_PER_NS : HALF_FLOPS_PER_NS);
-}
-
 static bool arrays_alloc(struct launch *l)
 {
     size_t n = (size_t)l->nranks;
@@ -168,7 +153,7 @@ static int runs_make(struct launch *l, struct device_comm *c, struct error *e)
         sum.flops += work.flops;
         status = run_make(l, c, r, e);
     }
-    l->work_ns = work_ns(sum, l->problem->dtype);
+    l->work_ns = work_core_ns(sum, l->problem->dtype);
     return status;
 }
 
@@ -187,7 +172,7 @@ static bool runs_stepwise(const struct launch *l)
         sum.flops += work.flops;
         here++;
     }
-    return work_ns(sum, l->problem->dtype) < INLINE_NS ||
+    return work_core_ns(sum, l->problem->dtype) < WORK_INLINE_NS ||
            (here == 1 && op_spec(l->problem->op)->compute == COMPUTE_VECTOR && !l->problem->epilogue.cols);
 }
 
@@ -266,7 +251,7 @@ struct launch *launch_make(struct device_comm *c, const struct problem *problem,
         launch_free(l);
         return NULL;
     }
-    l->inline_ = l->schedule.target == PLAN_CPU && !c->over_nodes && l->work_ns < INLINE_NS;
+    l->inline_ = l->schedule.target == PLAN_CPU && !c->over_nodes && l->work_ns < WORK_INLINE_NS;
     l->stepwise = l->schedule.target == PLAN_CPU && c->over_nodes && runs_stepwise(l);
     l->is_long = l->work_ns >= LONG_NS;
     return l;
