@@ -929,13 +929,17 @@ int fcc_gemm_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_a
  * under capture. a, b, c and `gathered` may lie anywhere, and may be others in each call. The schedule is auto, fused or sequential, with or without
  * FCC_SCHEDULE_ANY_ORDER.
  *
- * The product is cuBLAS's (libcublas.so.13 or .12, libcublasLt). `fused`, of two ranks: what the other rank needs is made, or sent, first, in a few pieces, by copy
- * engines, beside the product; own rows of a sum are computed onto what has arrived (T3, ASPLOS 2024). So the other rank's partial sum is rounded to c's dtype before
+ * The product is cuBLAS's (libcublas.so.13 or .12, libcublasLt), or fccd's. `fused`, of two ranks, in pieces: what the other rank needs is made, or sent, first, in a few pieces,
+ * by copy engines, beside the product; own rows of a sum are computed onto what has arrived (T3, ASPLOS 2024). Or by tiles: one kernel of fccd's stores tiles at the other rank
+ * as soon as it has multiplied them, and adds to its own what has come. That is so of f16 and bf16 where all ranks have an H100 or H200, M is at least 512, 1 MiB or more go to the other rank, and rows
+ * of what is exchanged (N of sums, else K) are multiples of 8 elements. A rank whose a, b or c the copy engine cannot take
+ * (begins and strides that are multiples of 16 bytes, K of 1 or more) multiplies tiles by a slower kernel. Both ways, the other rank's partial sum is rounded to c's dtype before
  * it is added, in f32, and the sum is rounded once more; both ranks of a gemm_all_reduce get the same bits. `sequential`, and more than two ranks: the product and
- * the collective, one behind the other; then every partial sum is rounded. `auto`: fused where 4 MiB or more go to the other rank. A row of what is exchanged has at
+ * the collective, one behind the other; then every partial sum is rounded. `auto`: by tiles where that can be; else fused where 4 MiB or more go to the other rank. A row of what is exchanged has at
  * most 512 KiB; in sequence, or on more than two ranks, the ranks' a of all_gather_gemm have at most 32 MiB together, unless `gathered` is there and dense, and this
  * rank's a at most as much, unless it is dense (-EOPNOTSUPP). Rows of a and b do not overlap (-EINVAL).
- * Fused products of several communicators that may run at the same time come in the same order on all ranks: otherwise they may wait for each other until the time limit. */
+ * Fused products of several communicators that may run at the same time come in the same order on all ranks: otherwise they may wait for each other until the time limit. A product by tiles
+ * waits while it fills the GPU, so that holds for it and for all other kernels that fill a GPU while they wait for another one. */
 
 /* gemm_reduce_scatter: the sum over ranks r of a_r . b_r, a matrix product of any size, split along K, whose rows are split over the ranks: rank 0
  * gets the first rows[0] of them, rank 1 the next rows[1], ... (T3, ASPLOS 2024: "GEMM, then ReduceScatter" of a tensor-parallel layer.) Each

@@ -59,7 +59,7 @@ enum fcc_attr {
     FCC_ATTR_ROW_ELEMENTS = 12, /* [1] of the rows that a program's counts are in; 0: 1. Counts on the wire are in elements */
     FCC_ATTR_EPILOGUE =
         13, /* [5] of an epilogue: norm, the bits of norm_eps, activation, the bits of scale, quantization; absent: all 0 */
-    FCC_ATTR_LIBRARY = 14, /* [1] of rings: 1: the rank's process has the vendor's library of products; absent: 0 */
+    FCC_ATTR_LIBRARY = 14, /* [1] of rings: what the rank's process has for products: enum pieces_level; absent: 0 */
     FCC_ATTR_ROWS = 15,    /* [nranks] of the sum that each rank gets, the same on all ranks; absent: equal */
     FCC_ATTR_CODE = 16,    /* of a program's step: kernels/program/code.h */
     FCC_ATTR_TABLES = 17,  /* of a program's step, where a table's tensors lie: code_places() in kernels/program/code.h */

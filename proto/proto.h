@@ -420,7 +420,9 @@ enum fcc_prepared_what {
     FCC_PREPARED_AREA,   /* a rank's control memory. The worker keeps it until all ranks have freed the operator */
     FCC_PREPARED_RESULT, /* the memory of a rank's result. The worker keeps it until all ranks have freed the operator */
     FCC_PREPARED_INPUT,  /* of a program's step: that of a rank's input, if all ranks' are added up; the same */
-    FCC_PREPARED_CODE, /* of a program's step: this rank's kernel: a sealed memfd. -EAGAIN: it is being made; -EOPNOTSUPP: it cannot be */
+    /* of a program's step: this rank's kernel: a sealed memfd. -EAGAIN: it is being made; -EOPNOTSUPP: it cannot be. With number 0: -EAGAIN: some kernel of a
+     * step, which the worker launches or not, is being made; -ENOENT: none is */
+    FCC_PREPARED_CODE,
 };
 struct fcc_prepared_msg { /* PREPARED. PREPARED_FREE uses only comm and number */
     struct fcc_msg msg;

@@ -14,6 +14,7 @@ static const char *const known[] = {
     "FCC_RANK",
     "FCC_SIZE",
     "FCC_LOCAL_RANK",
+    "FCC_FUSED",
     "FCC_PLUGIN_DIR",
     /* fccctl */
     "FCCD_BINARY",

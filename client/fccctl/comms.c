@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * comms.c - queries to the workers of all jobs, and the verb comms: the state of each communicator and each rank, and which ranks
- * are missing. Each worker is asked by a thread of its own, so that one that hangs does not delay the others' answers.
+ * comms.c - queries to the workers of all jobs, and the verb comms: the state of each communicator and each rank, which ranks
+ * are missing, and what their processes do meanwhile. Each worker is asked by a thread of its own, so that one that hangs does not delay the others' answers.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "client/fccctl/control.h"
 #include "client/fccctl/fccctl.h"
@@ -156,15 +157,106 @@ static struct json_object *run_that_waits(struct json_object *comm, double stuck
     return NULL;
 }
 
-/* Why the communicator is in trouble: it is aborted, or has waited for ranks for longer than stuck_after_s. "": it is well. */
-static struct words comm_trouble(struct json_object *comm, double stuck_after_s)
+/* What the kernel says that a user's process on this node does. "": nothing can be said: it is gone, or the number is another process's in the
+ * namespace from which fccctl looks. */
+static const char *process_state(int64_t pid, int64_t uid)
+{
+    struct words path = words("/proc/%" PRId64, pid);
+    char line[512] = "";
+    struct stat st;
+    FILE *file;
+
+    if (stat(path.text, &st) || (int64_t)st.st_uid != uid || !(file = fopen(words("%s/stat", path.text).text, "re")))
+        return "";
+    if (!fgets(line, sizeof(line), file))
+        *line = '\0';
+    (void)fclose(file);
+    const char *behind = strrchr(line, ')'); /* of the program's name, which may contain anything */
+    switch (behind && behind[1] ? behind[2] : '\0') {
+    case 'T':
+    case 't':
+        return "stopped";
+    case 'D':
+        return "waiting for a disk or a file system";
+    case 'Z':
+    case 'X':
+        return "dead";
+    case 'R':
+        return "computing";
+    case 'S':
+        return "asleep";
+    default:
+        return "";
+    }
+}
+
+/* Adds a rank as {"rank", "pid", "node", "process"}. The last two are empty where all ranks are on this node, and where the rank is on another. */
+static void rank_add(struct json_object *list, struct json_object *worker, struct json_object *r, int64_t rank)
+{
+    int64_t pid = field_int(r, "pid", 0);
+    bool is_here = field_int(r, "device", -1) >= 0; /* a worker knows the devices of its own node's ranks */
+
+    (void)json_object_array_add(
+        list, JSON_OBJECT({"rank", json_int(rank)}, {"pid", json_int(pid)}, {"node", json_text(field_text(r, "node"))},
+                          {"process", json_text(is_here ? process_state(pid, field_int(worker, "uid", -1)) : "")}));
+}
+
+/* The ranks for which the communicator waits: those that have not come to `op`, its operator or a run (NULL: none), or, once it is aborted, those
+ * that have not left it. */
+static struct json_object *ranks_awaited(struct json_object *worker, struct json_object *comm, struct json_object *op)
+{
+    struct json_object *list = json_object_new_array();
+
+    if (strcmp(field_text(comm, "state"), "aborted") == 0) {
+        for (size_t i = 0; i < field_count(comm, "ranks"); i++) {
+            struct json_object *r = field_at(comm, "ranks", i);
+            if (field_int(r, "pid", 0) && strcmp(field_text(r, "state"), "left") != 0)
+                rank_add(list, worker, r, field_int(r, "rank", -1));
+        }
+        return list;
+    }
+    for (size_t i = 0; i < field_count(op, "missing"); i++) {
+        int64_t rank = json_object_get_int64(field_at(op, "missing", i));
+        rank_add(list, worker, rank < 0 ? NULL : field_at(comm, "ranks", (size_t)rank), rank);
+    }
+    return list;
+}
+
+/* "1 (pid 4711, stopped), 3 (pid 4713 on 192.0.2.7:7700)" */
+static struct words awaited_words(struct json_object *awaited)
+{
+    struct words list = {""};
+
+    for (size_t i = 0; i < json_object_array_length(awaited); i++) {
+        struct json_object *r = json_object_array_get_idx(awaited, i);
+        words_add(&list, "%s%" PRId64, i ? ", " : "", field_int(r, "rank", -1));
+        if (field_int(r, "pid", 0))
+            words_add(&list, " (pid %" PRId64 "%s%s%s%s)", field_int(r, "pid", 0), *field_text(r, "node") ? " on " : "",
+                      field_text(r, "node"), *field_text(r, "process") ? ", " : "", field_text(r, "process"));
+    }
+    return list;
+}
+
+/* What the communicator waits for for longest: a run, or its operator. NULL: nothing for stuck_after_s. */
+static struct json_object *what_waits(struct json_object *comm, double stuck_after_s)
 {
     struct json_object *current = field_object(comm, "operator"), *run = run_that_waits(comm, stuck_after_s);
+
+    if (run)
+        return run;
+    return field_count(current, "missing") && field_double(current, "since_ms", 0) >= stuck_after_s * 1e3 ? current : NULL;
+}
+
+/* Why the communicator is in trouble: it is aborted, or has waited for ranks (`awaited`, ranks_awaited()) for longer than stuck_after_s. "": it is well. */
+static struct words comm_trouble(struct json_object *comm, struct json_object *awaited, double stuck_after_s)
+{
+    struct json_object *op = what_waits(comm, stuck_after_s);
     const char *state = field_text(comm, "state");
     double since_ms;
 
     if (strcmp(state, "aborted") == 0)
-        return words("aborted: %s", field_text(comm, "error"));
+        return words("aborted: %s%s%s", field_text(comm, "error"),
+                     json_object_array_length(awaited) ? "; not left by ranks: " : "", awaited_words(awaited).text);
     if (strcmp(state, "forming") == 0) {
         struct words ranks = ranks_missing(comm, &since_ms), nodes = field_list(comm, "missing_nodes");
         since_ms = field_double(comm, "since_ms", since_ms);
@@ -173,15 +265,15 @@ static struct words comm_trouble(struct json_object *comm, double stuck_after_s)
         return words("for %s it has waited for %s: %s", format_duration(since_ms / 1e3).text,
                      *nodes.text ? "nodes to be ready" : "ranks to join", *nodes.text ? nodes.text : ranks.text);
     }
-    if (run)
-        return words("in %s (prepared %" PRId64 ") run %" PRId64 " for %s it has waited for ranks: %s", field_text(run, "op"),
-                     field_int(run, "prepared", 0), field_int(run, "run", 0),
-                     format_duration(field_double(run, "since_ms", 0) / 1e3).text, field_list(run, "missing").text);
-    since_ms = field_double(current, "since_ms", 0);
-    if (!field_count(current, "missing") || since_ms < stuck_after_s * 1e3)
+    if (!op)
         return (struct words){""};
-    return words("in %s #%" PRId64 " for %s it has waited for ranks: %s", field_text(current, "op"),
-                 field_int(current, "number", 0), format_duration(since_ms / 1e3).text, field_list(current, "missing").text);
+    since_ms = field_double(op, "since_ms", 0);
+    if (field_int(op, "prepared", -1) >= 0)
+        return words("in %s (prepared %" PRId64 ") run %" PRId64 " for %s it has waited for ranks: %s", field_text(op, "op"),
+                     field_int(op, "prepared", 0), field_int(op, "run", 0), format_duration(since_ms / 1e3).text,
+                     awaited_words(awaited).text);
+    return words("in %s #%" PRId64 " for %s it has waited for ranks: %s", field_text(op, "op"), field_int(op, "number", 0),
+                 format_duration(since_ms / 1e3).text, awaited_words(awaited).text);
 }
 
 static void missing_print(struct json_object *op)
@@ -270,12 +362,17 @@ static struct json_object *troubles(struct json_object *all, double stuck_after_
         struct json_object *worker = field_at(all, "workers", w);
         for (size_t i = 0; i < field_count(worker, "comms"); i++) {
             struct json_object *comm = field_at(worker, "comms", i);
-            struct words trouble = comm_trouble(comm, stuck_after_s);
+            struct json_object *awaited = ranks_awaited(worker, comm, what_waits(comm, stuck_after_s));
+            struct words trouble = comm_trouble(comm, awaited, stuck_after_s);
             if (*trouble.text)
-                (void)json_object_array_add(list, JSON_OBJECT({"uid", json_int(field_int(worker, "uid", -1))},
-                                                              {"job", json_text(field_text(worker, "job"))},
-                                                              {"comm", json_int(field_int(comm, "comm", 0))},
-                                                              {"reason", json_text(trouble.text)}));
+                (void)json_object_array_add(
+                    list,
+                    JSON_OBJECT({"uid", json_int(field_int(worker, "uid", -1))}, {"job", json_text(field_text(worker, "job"))},
+                                {"comm", json_int(field_int(comm, "comm", 0))},
+                                {"ended", json_object_new_boolean(strcmp(field_text(comm, "state"), "aborted") == 0)},
+                                {"reason", json_text(trouble.text)}, {"awaited", awaited}));
+            else
+                (void)json_object_put(awaited);
         }
     }
     return list;

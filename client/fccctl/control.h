@@ -70,8 +70,9 @@ int workers_collect(const char *socket, enum fcc_query_kind what, int64_t uid, c
 void workers_silent_print(struct json_object *answer);
 
 #define COMMS_STUCK_AFTER_S 10.0
-/* workers_collect() of COMMS, and "unwell": [{"uid", "job", "comm", "reason"} of each communicator that is aborted, or has waited
- * for ranks for longer than stuck_after_s]. */
+/* workers_collect() of COMMS, and "unwell": [{"uid", "job", "comm", "ended", "reason", "awaited"} of each communicator that is aborted, or has
+ * waited for ranks for longer than stuck_after_s]. "ended": it is aborted. "awaited": the ranks that have not come to its operator or, of one that has ended, not left it, [{"rank", "pid", "node",
+ * "process": what the process does, where it is on this node}]. */
 int comms_collect(const char *socket, int64_t uid, const char *job, double stuck_after_s, struct json_object **out,
                   struct error *e);
 

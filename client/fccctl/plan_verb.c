@@ -8,6 +8,8 @@
 
 #include "client/fccctl/bench/shape.h"
 #include "client/fccctl/field.h"
+#include "kernels/gpu/device/tiles/tiles_order.h"
+#include "kernels/plan/dtype.h"
 
 struct plan_options {
     struct shape shape;
@@ -16,6 +18,7 @@ struct plan_options {
     bool any_order;
 };
 
+#define LAUNCHED_TEXT 128
 #define DST_ROOM (6 * PLAN_MAX_RANKS + 1) /* room for five digits and a comma for each rank */
 
 static const char *const devices[] = {[PLAN_CPU] = "cpu", [PLAN_GPU] = "gpu", NULL};
@@ -118,11 +121,37 @@ static void counts_print(const struct plan *plan)
            plan->nflags, plural(plan->nflags), format_bytes((double)plan->staging_bytes).text);
 }
 
+/* How two ranks on GPUs of one node multiply what they launch themselves (client/stream/pieces.c); false: it is no such product, or has several ways for another
+ * reason. */
+static bool launched_text(const struct plan_options *o, char text[LAUNCHED_TEXT])
+{
+    const struct shape *s = &o->shape;
+    const bool gathers = s->spec->exchange == EXCHANGE_GATHER;
+    const int64_t m = gathers ? 2 * s->m : s->m, row = gathers ? s->k : s->n;
+    const uint64_t size = dtype_size(s->dtype), bytes = (uint64_t)m * (uint64_t)row * size / 2;
+    const char *why = size != 2                  ? "that is for f16 and bf16"
+                      : row % 8                  ? (gathers ? "K is no multiple of 8" : "N is no multiple of 8")
+                      : !tiles_can(m, row, size) ? "there is nothing to multiply"
+                      : !tiles_pay(m, bytes)     ? "M is less than 512, or less than 1 MiB goes to the other rank"
+                                                 : NULL;
+
+    if (o->device != PLAN_GPU || s->nranks != 2 || o->nodes != 1 || s->spec->compute != COMPUTE_GEMM ||
+        s->spec->exchange == EXCHANGE_PUT || o->schedule)
+        return false;
+    if (!why)
+        (void)snprintf(text, LAUNCHED_TEXT, "by tiles of %u x %" PRIu32 " on H100 and H200, elsewhere in pieces by cuBLAS",
+                       TILES_ROWS, tiles_columns(m, s->n));
+    else
+        (void)snprintf(text, LAUNCHED_TEXT, "in pieces by cuBLAS, not by tiles: %s", why);
+    return true;
+}
+
 static void summary_print(const struct plan_options *o, const struct problem *problem, const struct plan *plan)
 {
     struct work work = plan_work(problem, plan->rank);
     struct traffic traffic;
     double elements[3], total;
+    char launched[LAUNCHED_TEXT];
 
     if (!o->shape.spec->compute) { /* without sizes, a dtype and a schedule */
         printf("%s: rank %d of %d on %" PRId64 " node%s%s\n", o->shape.spec->name, plan->rank, plan->nranks, o->nodes,
@@ -145,6 +174,8 @@ static void summary_print(const struct plan_options *o, const struct problem *pr
         printf("memory: %s of factors read, %s of sums and results read, %s written\n",
                format_bytes((double)traffic.factors).text, format_bytes((double)traffic.read).text,
                format_bytes((double)traffic.written).text);
+    if (launched_text(o, launched))
+        printf("launched by the ranks: %s\n", launched);
 }
 
 static void plan_print(const struct plan_options *o, const struct problem *problem, const struct plan *plan)
@@ -189,6 +220,7 @@ static struct json_object *slice_json(const struct plan *plan, const struct slic
 static void plan_json(const struct plan_options *options, const struct problem *problem, const struct plan *plan)
 {
     struct traffic traffic;
+    char launched[LAUNCHED_TEXT];
     struct json_object *o = json_object_new_object(), *slices = json_object_new_array(), *groups = json_object_new_array();
 
     JSON_ADD(o, {"operator", json_text(op_name(plan->op))}, {"dtype", json_text(dtype_name(options->shape.dtype))},
@@ -201,6 +233,8 @@ static void plan_json(const struct plan_options *options, const struct problem *
     if (plan_traffic(problem, plan, &traffic))
         JSON_ADD(o, {"memory", JSON_OBJECT({"factors", json_int(traffic.factors)}, {"read", json_int(traffic.read)},
                                            {"written", json_int(traffic.written)})});
+    if (launched_text(options, launched))
+        JSON_ADD(o, {"launched", json_text(launched)});
     for (uint32_t i = 0; i < plan->nslices; i++)
         (void)json_object_array_add(slices, slice_json(plan, &plan->slices[i]));
     for (const struct signal_group *g = plan->groups; g < plan->groups + plan->ngroups; g++)

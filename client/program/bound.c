@@ -234,7 +234,7 @@ int fcc_program_prepare(fcc_program *p)
     struct binding *all = calloc(p->steps.nsteps + 1, sizeof(*all));
     if ((!bound || !all) && !e.status)
         (void)error_set(&e, -ENOMEM, "out of memory");
-    if (e.status) {
+    if (e.status || !bound || !all) {
         free(all);
         free(bound);
         return refuse(p, &e);

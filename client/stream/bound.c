@@ -424,7 +424,7 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
     struct prepare_begun begun;
     const int status = comm_prepare_begin(comm, msg, length, recv_rows, buffers, &begun);
 
-    return status ? status : comm_prepare_end(&begun, NULL, out);
+    return status || !begun.prepared ? status : comm_prepare_end(&begun, NULL, out);
 }
 
 /* ---- runs ---- */

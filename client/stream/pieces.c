@@ -82,13 +82,13 @@ static uint64_t bytes_sent(const struct fcc_comm *comm, const struct rings_piece
 /* What is the same on all ranks decides, so it knows no K of a sum. */
 static enum pieces_way way_of(struct fcc_comm *comm, const struct rings_pieces *what, uint32_t schedule)
 {
-    const int64_t row = what->gathers ? what->k : what->n, rows = what->rows[0] > what->rows[1] ? what->rows[0] : what->rows[1];
+    const int64_t row = what->gathers ? what->k : what->n;
     const enum pieces_level level = rings_pieces_level(comm);
     const uint64_t bytes = bytes_sent(comm, what);
 
     if (comm->nranks != 2 || schedule == FCC_SCHEDULE_SEQUENTIAL)
         return PIECES_SEQUENCE;
-    if (level >= PIECES_HOPPER && tiles_can(rows, row, dtype_size((enum fcc_dtype)what->dtype), what->gathers) &&
+    if (level >= PIECES_HOPPER && tiles_can(what->m, row, dtype_size((enum fcc_dtype)what->dtype)) &&
         (level == PIECES_WISH || tiles_pay(what->m, bytes)))
         return PIECES_TILES;
     return schedule == FCC_SCHEDULE_FUSED || rings_pieces_suit((uint32_t)comm->nranks, bytes) ? PIECES_BESIDE : PIECES_SEQUENCE;

@@ -7,7 +7,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "client/stream/bound.h"
 #include "client/tune/tuner.h"
 #include "kernels/plan/dtype.h"
 #include "proto/base/clock.h"
@@ -179,6 +181,17 @@ int candidate_run(struct tuner *t, fcc_program *p, double *seconds)
         status = fcc_program_run(p);
     *seconds = (double)(clock_ns() - begin) * 1e-9;
     return status;
+}
+
+void kernels_await(const struct tuner *t, uint64_t end)
+{
+    static const struct timespec nap = {.tv_nsec = 2000000};
+    struct fcc_prepared_reply reply;
+    int fd = -1;
+
+    while (t->comm->kind != FCC_DEVICE_CPU && clock_ns() < end &&
+           prepared_ask(t->comm, 0, FCC_PREPARED_CODE, t->comm->rank, &reply, &fd) == -EAGAIN)
+        (void)nanosleep(&nap, NULL);
 }
 
 int results_keep(struct tuner *t)

@@ -90,6 +90,55 @@ static int candidate_look(struct tuner *t, int i)
     return 0;
 }
 
+/* One run of candidate i, so that the worker makes its kernels. What does not open or run the first look finds. */
+static int candidate_warm(struct tuner *t, int i)
+{
+    fcc_program *p = NULL;
+    double seconds, failed;
+    int status = candidate_open(t, i, &p);
+
+    const bool opened = status == 0;
+    failed = !opened;
+    int told = ranks_most(t, &failed, 1);
+    if (told == 0 && failed == 0) {
+        status = candidate_run(t, p, &seconds);
+        failed = status != 0;
+        told = ranks_most(t, &failed, 1);
+    }
+    if (opened)
+        fcc_program_close(p);
+    return told ? (status ? status : told) : 0;
+}
+
+/* The best estimate; -1: there is none. */
+static double estimate_best(const struct tuner *t)
+{
+    double best = -1;
+
+    for (int i = 0; i < t->candidates.n; i++)
+        best = t->rows[i].estimate_s >= 0 && (best < 0 || t->rows[i].estimate_s < best) ? t->rows[i].estimate_s : best;
+    return best;
+}
+
+static bool is_too_slow(const struct tuner *t, int i, double best)
+{
+    return i && best >= 0 && t->rows[i].estimate_s > SLOW * best;
+}
+
+/* On GPUs what is timed has kernels, as it will have: those of all candidates are made side by side, before the first one is timed. */
+static int kernels_make(struct tuner *t, uint64_t end)
+{
+    const double best = estimate_best(t);
+    int status = 0;
+
+    for (int i = 0; i < t->candidates.n && status == 0 && t->comm->kind != FCC_DEVICE_CPU; i++)
+        if (!is_too_slow(t, i, best) && !limit_reached(t, end, &status) && status == 0)
+            status = candidate_warm(t, i);
+    if (status == 0)
+        kernels_await(t, end);
+    return status;
+}
+
 static void tell(const struct fcc_tune_options *o, int done, int all)
 {
     if (o->progress)
@@ -101,18 +150,16 @@ static int looks(struct tuner *t, const struct fcc_tune_options *o, uint64_t end
 {
     const int n = t->candidates.n;
     bool looked[CANDIDATES_MAX] = {false};
-    double best = -1;
+    const double best = estimate_best(t);
     int status = 0;
 
-    for (int i = 0; i < n; i++)
-        best = t->rows[i].estimate_s >= 0 && (best < 0 || t->rows[i].estimate_s < best) ? t->rows[i].estimate_s : best;
     for (int done = 0; done < n && status == 0; done++) {
         int next = done ? -1 : 0; /* the program as written is the first */
         for (int i = 0; i < n && done; i++)
             if (!looked[i] && (next < 0 || t->rows[i].estimate_s < t->rows[next].estimate_s))
                 next = i;
         looked[next] = true;
-        if (next && best >= 0 && t->rows[next].estimate_s > SLOW * best)
+        if (is_too_slow(t, next, best))
             t->rows[next].state = FCC_TUNE_SLOW;
         else if (next && limit_reached(t, end, &status))
             t->rows[next].state = FCC_TUNE_LATE;
@@ -188,7 +235,7 @@ static int measure(struct tuner *t, const struct fcc_tune_options *o, uint64_t b
         status =
             last_error_set(-EPROTO, "tuning: ranks have different lists of schedules: allowed is one version of the library");
     if (status == 0)
-        status = model_measure(t);
+        status = model_measure(t, end);
     /* estimates order what all ranks do, so they are of one model: that of the slowest rank in each figure */
     for (int i = 0; i < t->candidates.n && status == 0; i++) {
         double estimate = t->has_model ? cost_time(&t->model, &t->candidates.candidate[i].work) : -1;
@@ -197,6 +244,8 @@ static int measure(struct tuner *t, const struct fcc_tune_options *o, uint64_t b
     }
     if (status == 0)
         status = memory_make(t);
+    if (status == 0)
+        status = kernels_make(t, end);
     if (status == 0)
         status = looks(t, o, end);
     return status ? status : rounds(t, o, end, winner);

@@ -39,9 +39,12 @@ int memory_fill(struct tuner *t); /* of what the program updates, again */
 int candidate_open(struct tuner *t, int i, fcc_program **out);
 /* Seconds of one run, which begins on all ranks at once, of this rank. */
 int candidate_run(struct tuner *t, fcc_program *p, double *seconds);
+/* Where steps of programs become kernels while the interpreter runs them: waits until all that have been run have theirs, or `end` (clock_ns()) has come. Each rank by
+ * itself. */
+void kernels_await(const struct tuner *t, uint64_t end);
 int results_keep(struct tuner *t);
 bool results_agree(const struct tuner *t);
-/* What the device and its links do: short programs, timed on all ranks (calibrate.c). */
-int model_measure(struct tuner *t);
+/* What the device and its links do: short programs, timed on all ranks (calibrate.c). end: no kernel is waited for after that. */
+int model_measure(struct tuner *t, uint64_t end);
 
 #endif

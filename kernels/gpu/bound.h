@@ -189,7 +189,7 @@ struct gpu_prepared_functions {
     int (*product)(struct gpu_prepared *p, const struct rings_product *what, void *stream, struct error *e);
     /* The same for a product with an exchange in pieces. NULL: the plug-in runs none. */
     int (*pieces)(struct gpu_prepared *p, const struct rings_pieces *what, void *stream, struct error *e);
-    /* Whether this process has the vendor's library of products. Rings whose plan says so (shape.n is 1: all ranks have it) run products
+    /* Whether this process has the vendor's library of products. Rings whose plan says so (shape.n is 1 or more: all ranks have it) run products
      * with `library`. NULL: it has not. */
     bool (*library)(void);
     /* Enqueues an addition of n to `streams` of a rule, behind what the stream has been given; a wait until the last run that has then been

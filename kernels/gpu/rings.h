@@ -137,12 +137,13 @@ struct rings_product {
     struct gpu_factor_scales scales;
 };
 
-/* gemm_reduce_scatter, gemm_all_reduce and all_gather_gemm: a product by the vendor's library, with the exchange in pieces beside it, or before or behind it.
+/* gemm_reduce_scatter, gemm_all_reduce and all_gather_gemm: a product by the vendor's library, with the exchange in pieces beside it, or before or behind it; or by one
+ * kernel with the exchange tile by tile.
  * Addresses in this process; strides are in elements, last strides 1. */
 struct rings_pieces {
     uint32_t op, dtype;
     uint32_t number;     /* of the call, as of a collective */
-    uint32_t sequential; /* 1: the exchange goes before or behind the product; the same on all ranks */
+    uint32_t sequential; /* enum pieces_way (device/tiles/tiles_order.h), the same on all ranks */
     uint32_t gathers;    /* 1: a has rows[rank] rows, and c m */
     uint32_t scatters;   /* 1: a has m rows, and c rows[rank]. Neither: both have m */
     int64_t m, n, k;     /* of sums k, of what is gathered n is this rank's */

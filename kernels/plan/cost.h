@@ -94,6 +94,14 @@ struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s)
 /* What a plan's rank does: the sum of its slices. */
 struct cost_work cost_plan(const struct problem *problem, const struct plan *plan);
 
+/* Rows of its tables that an embedding's rank reads, evenly at random, one table after the other. */
+struct cost_tables {
+    double again; /* the part of the rows that it has read before */
+    double table; /* bytes of one table that it reads, each once */
+};
+/* table_rows: of each table. Zeros: the operator is no embedding, or reads nothing. */
+struct cost_tables cost_tables(const struct problem *problem, int rank, double table_rows);
+
 #ifdef __cplusplus
 }
 #endif

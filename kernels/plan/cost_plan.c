@@ -145,3 +145,26 @@ struct cost_work cost_plan(const struct problem *problem, const struct plan *pla
     out.pieces = plan->schedule.kind == FCC_SCHEDULE_FUSED ? sends : 1;
     return out;
 }
+
+/* x^n by products alone, which are the same everywhere. x: from 0 to 1. */
+static double power(double x, uint64_t n)
+{
+    double out = 1;
+
+    for (; n; n >>= 1, x *= x)
+        out *= n & 1 ? x : 1;
+    return out;
+}
+
+struct cost_tables cost_tables(const struct problem *problem, int rank, double table_rows)
+{
+    const double tables = (double)problem->rank_dim[DIM_N][rank];
+    const double reads = tables > 0 ? (double)problem->rank_dim[DIM_K][rank] / tables : 0;
+
+    if (op_spec(problem->op)->compute != COMPUTE_BAG || !(reads >= 1) || !(table_rows >= 1))
+        return (struct cost_tables){.again = 0};
+    /* a row is not among so many reads with this probability */
+    const double rows = table_rows * (1 - power(1 - 1 / table_rows, (uint64_t)reads));
+    return (struct cost_tables){.again = 1 - rows / reads,
+                                .table = rows * (double)problem->dim[DIM_VECTOR] * (double)dtype_size(problem->dtype)};
+}

@@ -241,6 +241,10 @@ static int point_infer(const struct program *p, struct node *n, struct error *e)
         return e->status;
     if (n->op == OP_DROPOUT && is_plain(&out))
         return program_fail(e, n->line, n->column, "dropout: of a number: allowed are tensors");
+    const struct node *chance = n->op == OP_DROPOUT ? &p->nodes[n->arg[1]] : NULL;
+    if (chance && chance->op == OP_NUMBER &&
+        !(chance->number >= 0 && chance->number < 1)) /* others are looked at before each run */
+        return program_fail(e, n->line, n->column, "dropout: probability %g: allowed are 0 to less than 1", chance->number);
     if (out.dtype == DTYPE_PLAIN && out.layout != LAYOUT_PLAIN)
         return program_fail(e, n->line, n->column, "select: both values are numbers: allowed is at least one tensor");
     if (is_comparison(n->op) && out.dtype != DTYPE_PLAIN)

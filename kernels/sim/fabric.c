@@ -144,6 +144,26 @@ static int shape_check(const struct sim *s, struct error *e)
     return 0;
 }
 
+/* What flows may have together is counted up to 2^61. Before a link is shared among those that begin at one moment, each has as much as an adapter, or a rank's link,
+ * carries, at most, and those that come from other links as much as these. */
+static int counts_check(const struct sim *s, struct error *e)
+{
+    const double flows = (double)s->m.node.ranks * s->m.device.workgroups * s->m.nodes +
+                         (double)s->m.fabric.in_flight * s->m.node.rails * s->m.nodes;
+    double widest = s->m.node.link == SIM_LINK_MEMORY ? 0 : s->m.node.link_bytes_s, all = 0;
+
+    for (uint32_t i = 0; i < s->nlinks; i++)
+        all += s->links[i].bytes_s;
+    for (uint32_t i = 0; i < s->fabric_first; i++)
+        widest = s->links[i].bytes_s > widest ? s->links[i].bytes_s : widest;
+    if (flows * widest + all < 0x1p61)
+        return 0;
+    return error_set(
+        e, -EINVAL,
+        "links of %.3g bytes a second for %.3g flows at a time: allowed are 2^61 bytes a second for all flows together", widest,
+        flows);
+}
+
 int fabric_make(struct sim *s, struct error *e)
 {
     const struct sim_fabric *f = &s->m.fabric;
@@ -177,6 +197,8 @@ int fabric_make(struct sim *s, struct error *e)
     if (s->store_link != NONE)
         link_make(s, s->store_link, whole(s->m.node.store_bytes_s), true);
     wide_mark(s);
+    if (counts_check(s, e))
+        return e->status;
     return f->kind == SIM_GRAPH && s->m.nodes > 1 ? graph_routes(s, e) : 0;
 }
 

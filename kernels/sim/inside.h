@@ -83,12 +83,6 @@ uint64_t event_next(struct sim *s);
 
 /* ---- links.c ---- */
 
-/* What changes with every flow, of all links in one array: rates change at several links at once, all over the machine. Levels stand by themselves. */
-struct share {
-    double sum; /* of its flows' rates */
-    double
-        ceiling; /* a sum above it lets the link be looked at: less than 0 if it is full, DBL_MAX while it is going to be looked at */
-};
 /* What is looked at often comes first, within 64 bytes. */
 struct link {
     double bytes_s; /* whole */
@@ -129,14 +123,11 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
 void flow_end(struct sim *s, uint32_t id);
 /* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
 uint32_t link_ended(struct sim *s, uint32_t link);
-void link_advance(const struct sim *s, uint32_t i); /* counts what has been served until now */
-void link_ceiling_set(struct sim *s, uint32_t i);   /* what its flows may have together without its being looked at */
-bool link_is_off(const struct sim *s,
-                 uint32_t i); /* its flows have more or less than when its level was found, by more than the tolerance */
+void link_mark_set(struct sim *s, uint32_t i); /* what its flows may have together without its being looked at */
 double flow_leave(struct sim *s, uint32_t id); /* its holder. Returns the bytes that it has left */
 bool flow_join(struct sim *s, uint32_t id, uint32_t link, double left);
-void flow_rate_set(struct sim *s, uint32_t id, double rate);
-double flow_limit(const struct sim *s, uint32_t id); /* the least level of its links; DBL_MAX: none is full */
+void flow_links_look(struct sim *s, uint32_t id); /* which of its links are to be looked at again */
+void flow_rates_note(struct sim *s, uint32_t id); /* for a trace */
 /* The first of its links, but for one of them, that has this level. */
 uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_t without, double level);
 
@@ -186,6 +177,7 @@ void link_name(const struct sim *s, uint32_t link, char out[SIM_NAME]);
 struct task {
     const struct plan *plan; /* NULL: it computes by itself */
     struct slice_costs costs;
+    double found;               /* part of the bytes that its slices read that a cache of tables has */
     uint32_t op, group;         /* group: its index among the operator's */
     int rank;                   /* of all */
     uint32_t next, done;        /* slices that workgroups have taken, and finished */
@@ -268,9 +260,11 @@ struct sim {
     int nranks;
     bool failed; /* no memory */
     struct events events;
-    struct share *shares; /* [nlinks + PATH_STEP]: the last ones are those of no links */
-    double *floors;       /* the same: a sum below it lets the link be looked at; -DBL_MAX: none does */
-    double *levels;       /* the same: what a link's flows may have at most; DBL_MAX: it is not full */
+    /* What changes with every flow, of all links in arrays of their own: rates change at several links at once, all over the machine. Rates are whole, so sums
+     * are. `rooms`: how much more a link's flows may have together until it is looked at; less than 0: it is to be looked at. `marks`: that, and what they have.
+     * `spares`: it is to be looked at with more room than this */
+    int64_t *rooms, *marks, *spares; /* [nlinks + PATH_STEP]: the last ones are those of no links */
+    double *levels;                  /* the same: what a link's flows may have at most; DBL_MAX: it is not full */
     struct link *links;
     struct flow *flows;
     double *rates_now;       /* of flows: the level of the holder; 0: not known yet */
@@ -300,7 +294,8 @@ struct sim {
     uint32_t noperators, operators_room, ntasks, nworkgroups, workgroups_room, nmessages, messages_room, messages_free;
     uint32_t tasks_left;
     bool ran;
-    int traced; /* rank; -1: none */
+    int traced;           /* rank; -1: none */
+    uint32_t traced_link; /* whose use is recorded; NONE: no link */
     struct sim_span *spans;
     struct sim_rate *rates;
     size_t nspans, spans_room, nrates, rates_room;
@@ -312,7 +307,7 @@ static inline void memory_take(struct sim *s, uint32_t memory, double change)
     struct memory *m = &s->memories[memory];
 
     m->taken += change;
-    if (m->njobs && !m->dirty)
+    if (m->njobs && !m->dirty && (m->full || m->wanted + m->taken > m->bytes_s))
         memory_look(s, memory);
 }
 

@@ -13,7 +13,7 @@
  */
 #include <float.h>
 
-#include "kernels/sim/inside.h"
+#include "kernels/sim/flows.h"
 
 static bool link_event(struct sim *s, uint32_t i)
 {
@@ -192,7 +192,7 @@ static bool level_fall(struct sim *s, uint32_t i, double left, double level)
 static bool level_move(struct sim *s, uint32_t i)
 {
     const struct link *l = &s->links[i];
-    const double left = l->bytes_s - (s->shares[i].sum - s->levels[i] * l->nheld);
+    const double left = l->bytes_s - (link_sum(s, i) - s->levels[i] * l->nheld);
 
     if (l->nheld == 0 && left >= 0) {
         s->levels[i] = DBL_MAX;
@@ -209,14 +209,13 @@ static bool level_move(struct sim *s, uint32_t i)
 static bool link_settle(struct sim *s, uint32_t i)
 {
     struct link *l = &s->links[i];
-    const struct share *share = &s->shares[i];
 
     link_advance(s, i);
     if (l->fixed || !link_is_off(s, i)) /* it is looked at because the flow that ends first is another one */
         return true;
-    if (s->levels[i] < DBL_MAX ? !level_move(s, i) : (l->nheld > 0 || share->sum > l->bytes_s) && !level_find(s, i))
+    if (s->levels[i] < DBL_MAX ? !level_move(s, i) : (l->nheld > 0 || link_sum(s, i) > l->bytes_s) && !level_find(s, i))
         return false;
-    l->found = share->sum;
+    l->found = link_sum(s, i);
     return true;
 }
 
@@ -232,7 +231,7 @@ bool links_settle(struct sim *s)
         if (!link_settle(s, i)) /* still marked, so what it changes itself does not bring it back */
             return false;
         s->links[i].dirty = false;
-        link_ceiling_set(s, i);
+        link_mark_set(s, i);
         if (!s->links[i].timed)
             s->timed_links[ntimed++] = i;
         s->links[i].timed = true;

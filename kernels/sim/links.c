@@ -16,51 +16,67 @@
  * `served` plus their bytes, and a level that changes moves one event and not one for each flow.
  */
 #include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/sim/inside.h"
+#include "kernels/sim/flows.h"
+
+static_assert(sizeof(double) == sizeof(int64_t), "sums of whole rates");
+
+/* Sets `mark` and leaves what the link's flows have. Sums are less than 2^61 at all times (counts_check()), so nothing overflows. */
+static void mark_set(struct sim *s, uint32_t i, int64_t mark)
+{
+    s->rooms[i] += mark - s->marks[i];
+    s->marks[i] = mark;
+}
 
 /* A full link is looked at whatever its flows have more or less; with a tolerance, if it is more than that. */
-void link_ceiling_set(struct sim *s, uint32_t i)
+void link_mark_set(struct sim *s, uint32_t i)
 {
     const struct link *l = &s->links[i];
     const double slack = s->m.fabric.tolerance * l->bytes_s;
     const bool full = s->levels[i] < DBL_MAX;
 
-    s->shares[i].ceiling = l->fixed ? DBL_MAX : !full ? l->bytes_s : slack > 0 ? l->found + slack : -1;
-    s->floors[i] = full && !l->fixed && slack > 0 ? l->found - slack : -DBL_MAX;
+    mark_set(s, i,
+             l->fixed    ? MARK_NEVER
+             : !full     ? (int64_t)l->bytes_s
+             : slack > 0 ? (int64_t)floor(l->found + slack)
+                         : MARK_ALWAYS);
+    s->spares[i] = full && !l->fixed && slack > 0 ? s->marks[i] - (int64_t)ceil(l->found - slack) : INT64_MAX;
 }
 
 bool links_new(struct sim *s, uint32_t n, unsigned path_most)
 {
     s->links = calloc(n, sizeof(*s->links));
-    s->shares = calloc(n + PATH_STEP, sizeof(*s->shares));
+    s->rooms = calloc(n + PATH_STEP, sizeof(*s->rooms));
+    s->marks = calloc(n + PATH_STEP, sizeof(*s->marks));
+    s->spares = calloc(n + PATH_STEP, sizeof(*s->spares));
     s->levels = calloc(n + PATH_STEP, sizeof(*s->levels));
-    s->floors = calloc(n + PATH_STEP, sizeof(*s->floors));
     s->dirty_links = calloc(n, sizeof(*s->dirty_links));
     s->timed_links = calloc(n, sizeof(*s->timed_links));
     s->nlinks = n;
     while (1u << s->path_shift < path_most)
         s->path_shift++;
     s->path_round = path_most > 2 * PATH_STEP ? 2 * PATH_STEP : PATH_STEP;
-    for (uint32_t i = 0; s->shares && s->levels && s->floors && i < n + PATH_STEP; i++) {
-        s->shares[i].ceiling = DBL_MAX;
+    const bool well = s->rooms && s->marks && s->spares && s->levels;
+    for (uint32_t i = 0; well && i < n + PATH_STEP; i++) {
+        s->rooms[i] = s->marks[i] = MARK_NEVER;
         s->levels[i] = DBL_MAX;
-        s->floors[i] = -DBL_MAX;
+        s->spares[i] = INT64_MAX;
     }
     for (uint32_t i = 0; s->links && i < n; i++)
         s->links[i].event.place = NONE;
-    return s->links && s->shares && s->levels && s->floors && s->dirty_links && s->timed_links;
+    return well && s->links && s->dirty_links && s->timed_links;
 }
 
 void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed)
 {
     s->links[i].fixed = fixed;
     s->links[i].bytes_s = bytes_s;
-    s->shares[i].sum = 0;
+    s->rooms[i] = s->marks[i];
     s->levels[i] = fixed ? bytes_s : DBL_MAX;
-    link_ceiling_set(s, i);
+    link_mark_set(s, i);
 }
 
 static void link_touch(struct sim *s, uint32_t i)
@@ -70,40 +86,30 @@ static void link_touch(struct sim *s, uint32_t i)
     if (s->links[i].dirty)
         return;
     s->links[i].dirty = true;
-    s->shares[i].ceiling = DBL_MAX;
-    s->floors[i] = -DBL_MAX;
+    mark_set(s, i, MARK_NEVER);
+    s->spares[i] = INT64_MAX;
     at = s->first_dirty_link + s->ndirty_links++;
     s->dirty_links[at < s->nlinks ? at : at - s->nlinks] = i;
 }
 
-/* What has been served until now. */
-void link_advance(const struct sim *s, uint32_t i)
-{
-    struct link *l = &s->links[i];
-
-    if (l->since == s->now)
-        return;
-    if (l->nheld)
-        l->served += s->levels[i] * ((double)(s->now - l->since) / PS_PER_S);
-    l->since = s->now;
-}
-
+/* Of one moment the last rate stays: those before are what flows had until links were shared among them. */
 static void rate_note(struct sim *s, uint32_t link)
 {
-    if (link != s->nic_out + adapter_of(s, s->traced))
+    const struct sim_rate now = {.at_s = (double)s->now / PS_PER_S, .bytes_s = link_sum(s, link)};
+
+    if (link != s->traced_link)
         return;
+    if (s->nrates && s->rates[s->nrates - 1].at_s == now.at_s) {
+        s->rates[s->nrates - 1] = now;
+        return;
+    }
     uint32_t room = (uint32_t)s->rates_room;
     if (!array_room(&s->rates, (uint32_t)s->nrates, &room, sizeof(*s->rates))) {
         s->failed = true;
         return;
     }
     s->rates_room = room;
-    s->rates[s->nrates++] = (struct sim_rate){.at_s = (double)s->now / PS_PER_S, .bytes_s = s->shares[link].sum};
-}
-
-static uint32_t *path_of(const struct sim *s, uint32_t flow)
-{
-    return &s->hops[(size_t)flow << s->path_shift];
+    s->rates[s->nrates++] = now;
 }
 
 /* ---- the flows that a link holds back ---- */
@@ -183,67 +189,19 @@ uint32_t link_ended(struct sim *s, uint32_t link)
 
 /* ---- flows ---- */
 
-/* Whether the flows of a link have more or less together than when its level was found, by more than the tolerance. */
-bool link_is_off(const struct sim *s, uint32_t i)
-{
-    const double off = s->shares[i].sum - s->links[i].found, slack = s->m.fabric.tolerance * s->links[i].bytes_s;
-
-    return !(s->levels[i] < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
-}
-
-static __attribute__((noinline)) void rates_note(struct sim *s, uint32_t id)
+void flow_rates_note(struct sim *s, uint32_t id)
 {
     for (unsigned k = 0; k < s->flows[id].nlinks; k++)
-        rate_note(s, path_of(s, id)[k]);
+        rate_note(s, flow_path(s, id)[k]);
 }
 
-/* Looks which of a flow's links are to be looked at again. */
-static __attribute__((noinline)) void sums_look(struct sim *s, uint32_t id)
+void flow_links_look(struct sim *s, uint32_t id)
 {
-    const uint32_t *path = path_of(s, id);
+    const uint32_t *path = flow_path(s, id);
 
     for (unsigned k = 0; k < s->flows[id].nlinks; k++)
-        if (s->shares[path[k]].sum > s->shares[path[k]].ceiling || s->shares[path[k]].sum < s->floors[path[k]])
+        if (s->rooms[path[k]] < 0 || s->rooms[path[k]] > s->spares[path[k]])
             link_touch(s, path[k]);
-}
-
-/* Whether one of four links has less than it may without being looked at. */
-static inline int any_below(const struct sim *s, const uint32_t path[])
-{
-    return (s->shares[path[0]].sum < s->floors[path[0]]) | (s->shares[path[1]].sum < s->floors[path[1]]) |
-           (s->shares[path[2]].sum < s->floors[path[2]]) | (s->shares[path[3]].sum < s->floors[path[3]]);
-}
-
-/* Gives a flow a rate: its links and memories notice. This is done tens of times for each message, so it goes through the links in steps, whatever their
- * number, as a branch that is guessed wrong costs more than links that are none. */
-void flow_rate_set(struct sim *s, uint32_t id, double rate)
-{
-    const struct flow *f = &s->flows[id];
-    const uint32_t *path = path_of(s, id);
-    const double change = rate - s->rates_now[id];
-    int off = 0;
-
-    s->rates_now[id] = rate;
-    for (unsigned k = 0; k < f->padded; k += PATH_STEP) {
-        struct share *a = &s->shares[path[k]], *b = &s->shares[path[k + 1]], *c = &s->shares[path[k + 2]],
-                     *d = &s->shares[path[k + 3]];
-        const double as = a->sum + change, bs = b->sum + change, cs = c->sum + change, ds = d->sum + change;
-        off |= (as > a->ceiling) | (bs > b->ceiling) | (cs > c->ceiling) | (ds > d->ceiling);
-        a->sum = as; /* a way has no link twice */
-        b->sum = bs;
-        c->sum = cs;
-        d->sum = ds;
-    }
-    for (unsigned k = 0; s->m.fabric.tolerance > 0 && k < f->padded; k += PATH_STEP) /* without one no link has a floor */
-        off |= any_below(s, path + k);
-    if (off)
-        sums_look(s, id);
-    if (s->traced >= 0)
-        rates_note(s, id);
-    if (f->memory[0] != NONE)
-        memory_take(s, f->memory[0], change);
-    if (f->memory[1] != NONE)
-        memory_take(s, f->memory[1], change);
 }
 
 /* Room for one more flow, in all arrays of them. */
@@ -283,24 +241,10 @@ static uint32_t flow_new(struct sim *s)
     return s->nflows++;
 }
 
-/* The least level of a flow's links; DBL_MAX: none of these is full. */
-double flow_limit(const struct sim *s, uint32_t id)
-{
-    const uint32_t *path = path_of(s, id), n = s->flows[id].padded;
-    double limit = DBL_MAX;
-
-    for (uint32_t k = 0; k < n; k += PATH_STEP) {
-        const double a = s->levels[path[k]], b = s->levels[path[k + 1]], c = s->levels[path[k + 2]], d = s->levels[path[k + 3]];
-        const double ab = a < b ? a : b, cd = c < d ? c : d, least = ab < cd ? ab : cd;
-        limit = least < limit ? least : limit;
-    }
-    return limit;
-}
-
 /* The first of a flow's links, but for one of them, that has this level. */
 uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_t without, double level)
 {
-    const uint32_t *path = path_of(s, id);
+    const uint32_t *path = flow_path(s, id);
 
     for (uint32_t k = 0; k < s->flows[id].nlinks; k++)
         if (path[k] != without && s->levels[path[k]] == level)
@@ -311,7 +255,7 @@ uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_t without, dou
 /* The link that would be full first if all its flows had the same. */
 static uint32_t narrowest(const struct sim *s, uint32_t id)
 {
-    const uint32_t *path = path_of(s, id);
+    const uint32_t *path = flow_path(s, id);
     uint32_t best = path[0];
 
     for (unsigned k = 1; k < s->flows[id].nlinks; k++)

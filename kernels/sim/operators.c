@@ -126,6 +126,17 @@ static int patterns_make(struct sim *s, struct operator* op, struct plan *plans[
     return status;
 }
 
+/* What of an embedding's rows is read again, and found. What it touches counts each row once. */
+static void tables_look(const struct sim *s, const struct operator* op, struct task *t)
+{
+    const struct cost_tables c = cost_tables(t->costs.problem, place_in_group(&op->said, t->rank), op->said.table_rows);
+    const double kept = s->m.device.table_cache_bytes;
+
+    t->costs.touched *= 1 - c.again;
+    if (c.table > 0)
+        t->found = c.again * (kept < c.table ? kept / c.table : 1);
+}
+
 static int tasks_add(struct sim *s, struct operator* op, struct error *e)
 {
     const uint32_t n = (uint32_t)s->nranks, number = s->noperators;
@@ -145,6 +156,7 @@ static int tasks_add(struct sim *s, struct operator* op, struct error *e)
         const struct pattern *p = &op->patterns[op->pattern_of[t->group]];
         t->plan = p->plans[place_in_group(&op->said, (int)r)];
         slice_costs_begin(p->problem, t->plan, &t->costs);
+        tables_look(s, op, t);
     }
     return 0;
 }
@@ -296,9 +308,10 @@ void sim_free(struct sim *s)
                            s->events.lane[LANE_SLICE].ring,
                            s->events.lane[LANE_FLAG].ring,
                            s->links,
-                           s->shares,
+                           s->rooms,
+                           s->marks,
+                           s->spares,
                            s->levels,
-                           s->floors,
                            s->rates_now,
                            s->hops,
                            s->hop_at,
@@ -385,6 +398,7 @@ int sim_new(const struct sim_machine *machine, uint64_t seed, struct sim **out, 
     s->nranks = machine->node.ranks * machine->nodes;
     s->messages_free = NONE;
     s->traced = -1;
+    s->traced_link = NONE;
     const int status = machine_make(s, e);
     if (status) {
         sim_free(s);

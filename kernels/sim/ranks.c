@@ -92,9 +92,11 @@ static void work_begin(struct sim *s, uint32_t workgroup)
         const struct slice *slice = slice_of(t, w->slice);
         const struct slice_cost cost = slice_cost(&t->costs, slice);
         flops = cost.flops;
-        bytes = cost.read + slice_stored_here(s, t, slice, cost.payload) +
-                (s->m.node.link == SIM_LINK_MEMORY ? cost.pulled * (t->plan->nranks - 1) : 0);
+        const double moved = cost.read + slice_stored_here(s, t, slice, cost.payload) +
+                             (s->m.node.link == SIM_LINK_MEMORY ? cost.pulled * (t->plan->nranks - 1) : 0);
+        bytes = moved - cost.read * t->found;
         most = d->workgroup_bytes_s > 0 ? d->workgroup_bytes_s : d->memory_bytes_s;
+        most *= t->found > 0 ? bytes / moved : 1; /* what a cache has takes its workgroup as long, and memory nothing */
         rate = d->flops_s[slice_adds(slice) ? COMPUTE_VECTOR : op_spec(t->costs.problem->op)->compute] / d->workgroups;
         bytes *= part_of_memory(d, t->costs.touched);
         longer *= spread_of(s, s->m.stragglers.slice_spread, (uint64_t)t->op << 32 | (uint64_t)t->rank, w->slice + UINT64_C(2));

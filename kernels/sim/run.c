@@ -175,7 +175,18 @@ uint64_t sim_bytes(const struct sim *s)
 
 void sim_trace(struct sim *s, int rank)
 {
+    uint32_t path[PATH_MAX_LINKS];
+
     s->traced = rank >= 0 && rank < s->nranks ? rank : -1;
+    s->traced_link = NONE;
+    if (s->traced < 0)
+        return;
+    if (s->m.nodes > 1)
+        s->traced_link = s->nic_out + adapter_of(s, rank);
+    else if (s->m.node.link == SIM_LINK_SWITCH && s->nranks > 1) {
+        (void)node_path(s, rank, (rank + 1) % s->nranks, path);
+        s->traced_link = path[0];
+    }
 }
 
 void trace_span(struct sim *s, const struct workgroup *w)

@@ -36,6 +36,9 @@ struct sim_device {
     /* Of an operator that touches at most cache_bytes, all is in a cache from the time before; of one that touches more, so many of its bytes. These
      * are read and written at cache_bytes_s. 0: no cache */
     double cache_bytes, cache_bytes_s;
+    /* Of a table whose rows an embedding reads at random, so much stays in a cache while it reads on: of the rows that it reads again so many come from
+     * there, as fast as a workgroup can read. 0: none do */
+    double table_cache_bytes;
     double workgroup_bytes_s; /* the most of one workgroup; 0: memory_bytes_s */
     double hand_over_s;       /* from a call to the launch, and from the end to the caller */
     double launch_s;          /* of a kernel */
@@ -114,6 +117,7 @@ struct sim_operator {
     int size, stride;
     enum compute_kind compute;
     double flops, bytes;
+    double table_rows;                /* of each table of an embedding; 0: it reads no row twice */
     double share;                     /* of a device's workgroups, more than 0, at most 1 */
     int after[SIM_MAX_AFTER], nafter; /* each rank begins when it has ended these */
 };
@@ -126,7 +130,7 @@ void sim_free(struct sim *s);
 int sim_add(struct sim *s, const struct sim_operator *op, struct error *e);
 /* Plans made elsewhere, of one group of all ranks, for tests of what no plan of the product does. `plans`: [ranks], given away. */
 int sim_add_plans(struct sim *s, const struct sim_operator *op, struct plan *plans[], struct error *e);
-/* Records what a rank's workgroups do, and the use of its adapter's link out of the node. To be called before sim_run(). */
+/* Records what a rank's workgroups do, and the use of its adapter's link out of the node; of one node, of its link to the switch. To be called before sim_run(). */
 void sim_trace(struct sim *s, int rank);
 /* Runs all that was added, once. -EDEADLK: it cannot progress, and the text says which slice waits for what; -EINVAL: it takes weeks; -ECANCELED: *stop is true.
  * stop: may be NULL. */

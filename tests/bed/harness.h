@@ -34,8 +34,13 @@ int tests_run(const char *group, const struct test tests[], size_t n);
  * race by the order that is missing, not by its coming to pass. */
 int test_rounds(int n);
 
-/* FCC_TEST_SEED, with which a run is repeated, or another one each time. It is printed, as it should be before anything is drawn. */
+/* FCC_TEST_SEED, with which a run is repeated, or another one each time; in a test and in the ranks that it forks the same. It is printed, as it should
+ * be before anything is drawn. */
 uint64_t test_seed(void);
+
+/* Does the test take its case number i? All in a plain build; where FCC_TEST_SLOW is set a third, which the seed says: runs take other ones, and all
+ * ranks of a test the same. */
+bool test_takes(size_t i);
 
 /* In the process that runs a test: end it as skipped, with the reason. */
 void test_skip(const char *reason) __attribute__((noreturn));

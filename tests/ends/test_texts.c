@@ -139,6 +139,9 @@ static void gemv(void)
     GEMV(gemv.x.offset = 65536, EINVAL,
          "rank 0: gemv_all_reduce: x: its elements do not lie in its buffer: offset 65536, shape [1][64][1][1] f32, buffer of "
          "65536 bytes");
+    GEMV((gemv.w.stride[0] = 1 << 20, gemv.w.stride[1] = 1), EINVAL,
+         "rank 0: gemv_all_reduce: w: its elements do not lie in its buffer: offset 4096, shape [96][64][1][1] f32, "
+         "strides [1048576][1], buffer of 65536 bytes");
     GEMV(gemv.y.buffer = t.in, EINVAL,
          "rank 0: gemv_all_reduce: y: in a buffer that takes no results of this communicator: allowed are its symmetric and "
          "result buffers");

@@ -281,9 +281,7 @@ static void check_contract(const struct rings *r, const struct rings_pieces *p)
     wrong(p->gathers && p->scatters, "what is gathered is scattered");
     wrong(p->sequential > PIECES_TILES, "the way of a product in pieces");
     wrong(!in_sequence(p) && r->nranks != 2, "pieces of more than two ranks");
-    wrong(p->sequential == PIECES_TILES &&
-              !tiles_can(p->rows[0] > p->rows[1] ? p->rows[0] : p->rows[1], row, element_bytes(p), p->gathers),
-          "a product by tiles of such a size");
+    wrong(p->sequential == PIECES_TILES && !tiles_can(p->m, row, element_bytes(p)), "a product by tiles of such a size");
     wrong(p->sequential == PIECES_TILES && r->level < PIECES_HOPPER, "a product by tiles that not all ranks can run");
     if (p->sequential == PIECES_TILES)
         (void)atomic_fetch_add(&control->by_tiles, 1);

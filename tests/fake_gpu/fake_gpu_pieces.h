@@ -146,10 +146,9 @@ static inline uint64_t piece_sent(const struct piece_case *c)
 static inline bool is_by_tiles(const struct piece_case *c, int nranks)
 {
     const char *wish = getenv("FCC_FUSED");
-    const int64_t rows = nranks == 2 && c->rows[1] > c->rows[0] ? c->rows[1] : c->rows[0];
 
     return nranks == 2 && (c->schedule & ~FCC_SCHEDULE_ANY_ORDER) != FCC_SCHEDULE_SEQUENTIAL &&
-           tiles_can(rows, c->kind == GATHER ? c->k[0] : c->n[0], element_bytes(c->dtype), c->kind == GATHER) &&
+           tiles_can(c->m, c->kind == GATHER ? c->k[0] : c->n[0], element_bytes(c->dtype)) &&
            (wish ? !strcmp(wish, "tiles") : tiles_pay(c->m, piece_sent(c)));
 }
 

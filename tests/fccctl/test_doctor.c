@@ -150,7 +150,7 @@ static void hostile_name(void)
     OK(fcc_get_unique_id(context, &id));
     OK(fcc_comm_init(context, &id, 1, 0, NULL, &comm));
     OK(fcc_comm_abort(comm, NULL));
-    CHECK(doctor() == 1 && says("this ends it: fccctl abort --uid "));
+    CHECK(doctor() == 1 && says("what was before: fccctl flight --uid "));
     from = strstr(output, "--job ");
     (void)snprintf(command, sizeof(command), "set -- %.*s && test \"$2\" = 'x;touch${IFS}harm;'\\'''", (int)strcspn(from, "\n"),
                    from);

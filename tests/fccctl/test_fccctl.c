@@ -3,6 +3,7 @@
  * test_fccctl.c - every verb of fccctl against the real daemon: what it prints, as text and as JSON, and its exit codes; and
  * the example programs that need no launcher. What a trace shows: test_fccctl_trace.c.
  */
+#include <signal.h>
 #include <stdarg.h>
 #include <sys/wait.h>
 
@@ -114,6 +115,20 @@ static void memory(void)
     }
     CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", "256", "-n", "512", "-k", "64") == 0);
     CHECK(says("memory: 192 KiB of factors read, 512 KiB of sums and results read, 768 KiB written\n"));
+    static const char *const launched[][2] = {
+        {"2048", "launched by the ranks: by tiles of 128 x 128 on H100 and H200, elsewhere in pieces by cuBLAS\n"},
+        {"511", "launched by the ranks: in pieces by cuBLAS, not by tiles: M is less than 512, or less than 1 MiB goes to the "
+                "other rank\n"}};
+    for (int i = 0; i < 2; i++)
+        CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", launched[i][0], "-n", "3072", "-k", "64", "--dtype", "bf16",
+                     "--device", "gpu") == 0 &&
+              says(launched[i][1]));
+    CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", "2048", "-n", "3076", "-k", "64", "--dtype", "bf16", "--device", "gpu") ==
+              0 &&
+          says("not by tiles: N is no multiple of 8\n"));
+    CHECK(FCCCTL("plan", "all_gather_gemm", "-m", "4096", "-n", "64", "-k", "8196", "--dtype", "f16", "--device", "gpu",
+                 "--json") == 0 &&
+          says("not by tiles: K is no multiple of 8"));
     CHECK(FCCCTL("plan", "gemm_all_to_all", "--any-order") == 2 && says("--any-order: gemm_all_to_all adds no products"));
     CHECK(FCCCTL("bench", "gemv_all_reduce", "--schedule", "unordered") == 2 &&
           says("unordered: gemv_all_reduce adds no products"));
@@ -217,7 +232,7 @@ static void check_comms(void)
     (void)json_object_put(o);
     CHECK(FCCCTL("comms") == 0 && says("noop") && says("rank 2"));
     CHECK(FCCCTL("comms", "--stuck-after", "0") == 1 && says("rank 2"));
-    CHECK(FCCCTL("doctor") <= 1 && says("comms"));
+    CHECK(FCCCTL("doctor") <= 1 && says("none has waited for its ranks for 10 s"));
 }
 
 static void check_trace(const char *directory)
@@ -272,6 +287,24 @@ static void check_names(void)
     CHECK(FCCCTL("trace", "--comm", "99") == 1 && says("comm: 99: job \"test\" has no such communicator; there are: 1"));
 }
 
+/* Rank 2 is stopped: who looks is told which process that is, and how it goes on, before the communicator is aborted and after. */
+static void check_stopped(pid_t pid)
+{
+    char who[64], remedy[96];
+    double until = now_ms() + 10e3;
+
+    (void)snprintf(who, sizeof(who), "ranks: 2 (pid %d, stopped)", pid);
+    (void)snprintf(remedy, sizeof(remedy), "'kill -CONT %d' lets rank 2 go on", pid);
+    CHECK(kill(pid, SIGSTOP) == 0);
+    while (!(FCCCTL("comms", "--stuck-after", "0") == 1 && strstr(output, who)))
+        CHECK(now_ms() < until);
+    CHECK(FCCCTL("abort", "--comm", "1", "--reason", "night shift") == 0);
+    while (!(FCCCTL("comms") == 1 && strstr(output, "not left by") && strstr(output, who))) /* ranks 0 and 1 leave it */
+        CHECK(now_ms() < until);
+    CHECK(FCCCTL("doctor") == 1 && says(remedy) && says("it has ended and stays until its ranks leave it"));
+    CHECK(kill(pid, SIGCONT) == 0);
+}
+
 static void live(void)
 {
     struct test_daemon d;
@@ -287,7 +320,7 @@ static void live(void)
     check_status();
     check_trace(test_directory());
     check_names();
-    CHECK(FCCCTL("abort", "--comm", "1", "--reason", "night shift") == 0);
+    check_stopped(r.pid[2]);
     stage->go = 1;
     ranks_join(&r);
     CHECK(FCCCTL("abort", "--comm", "1", "--job", "test") == 1); /* no such job any more */

@@ -253,9 +253,14 @@ static void gathered(void)
 
 static void limits(void)
 {
-    CHECK(tiles_can(4096, 18432, 2, false) && !tiles_can(4096, 18433, 2, false) && !tiles_can(4096, 18432, 4, false));
-    CHECK(!tiles_can(0, 64, 2, false) && !tiles_can(64, 0, 2, false));
-    CHECK(tiles_can(4092, 8192, 2, true) && !tiles_can(4096, 8192, 2, true));
+    CHECK(tiles_can(4096, 18432, 2) && !tiles_can(4096, 18433, 2) && !tiles_can(4096, 18432, 4));
+    CHECK(!tiles_can(0, 64, 2) && !tiles_can(64, 0, 2));
+    CHECK(tiles_gather_runs(4092, 8192) == 1 && tiles_gather_runs(4093, 8192) == 2 && tiles_gather_runs(0, 8) == 1);
+    for (int i = 0; i < 1000; i++) {
+        const int64_t rows = (int64_t)draw(100000), row = 8 + 8 * (int64_t)draw(30000), runs = tiles_gather_runs(rows, row);
+        for (int64_t run = 0; run < runs; run++)
+            CHECK((uint64_t)(rows * (run + 1) / runs - rows * run / runs) * (uint64_t)row * 2 <= TILES_ARRIVALS_BYTES);
+    }
     CHECK(tiles_pay(1024, 4u << 20) && !tiles_pay(511, 4u << 20) && !tiles_pay(1024, 1000));
     CHECK(tiles_columns(8192, 18432) == 256 && tiles_columns(512, 3072) == 128);
 }

@@ -4,6 +4,7 @@
  * program_cases.h and on zeros, tiny and huge numbers, infinities and NaN; and what cannot be generated is said.
  */
 #include <dlfcn.h>
+#include <malloc.h>
 
 #include "kernels/cpu/step.h"
 #include "kernels/generate/generate.h"
@@ -214,10 +215,10 @@ static void generated_run(void *library, int number, const struct generate *g, c
 
 /* ---- steps of all cases ---- */
 
-/* What is done with each step of code of each case; *number counts them. */
-typedef void step_do(const struct generate *g, const int64_t *words, const char *text, int *number, void *argument);
+/* What is done with each step of code of each case. */
+typedef void step_do(const struct generate *g, const int64_t *words, const char *text, void *argument);
 
-static void program_each(const struct program *p, const char *text, step_do *todo, int *number, void *argument)
+static void program_each(const struct program *p, const char *text, step_do *todo, void *argument)
 {
     struct program_steps steps;
     double scalars[PROGRAM_PARAMETERS_MAX] = {0}, *numbers = calloc(p->nnodes + 1, sizeof(*numbers));
@@ -244,7 +245,7 @@ static void program_each(const struct program *p, const char *text, step_do *tod
         for (int t = 0; t < CODE_TENSORS; t++)
             g.dtypes[t] = step_place_dtype(&steps, &step->t[t]);
         g.dtypes[CODE_OUT] = step_place_dtype(&steps, &step->out);
-        todo(&g, step->words, text, number, argument);
+        todo(&g, step->words, text, argument);
     }
     program_steps_free(&steps);
     free(numbers);
@@ -252,49 +253,71 @@ static void program_each(const struct program *p, const char *text, step_do *tod
 
 static void cases_each(step_do *todo, void *argument)
 {
-    int number = 0;
-
     for (int ranks = 1; ranks <= RANKS_MOST; ranks += 2)
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            if (!test_takes(i))
+                continue;
             char *text = text_of(&cases[i]);
             if (!groups_bind(&cases[i], text, ranks)) {
                 free(text);
                 continue;
             }
             struct program *p = program_of(&cases[i], text, ranks);
-            program_each(p, text, todo, &number, argument);
+            program_each(p, text, todo, argument);
             program_free(p);
             free(text);
         }
 }
 
-/* Writes the step's source behind the others'. */
-static void source_write(const struct generate *g, const int64_t *words, const char *text, int *number, void *argument)
+/* The sources, each of which is compiled once: many steps have the same. */
+enum { SOURCES_MOST = 1024 };
+struct sources {
+    char *text[SOURCES_MOST];
+    int count;
+    void *library; /* what they were compiled to */
+};
+
+/* The number of the step's source, which is added if no step before had the same; -1: it has none. */
+static int source_of(struct sources *all, const struct generate *g, const char *text)
 {
     struct error e = {0};
     char *source = code_generate(g, &e);
+    int number = 0;
 
-    (void)words;
     if (!source) { /* parts of rows run on cpu devices alone */
         if (e.status != -EOPNOTSUPP || !code_has_part(g->code) || !strstr(e.text, "a part of rows"))
             check_failed(__FILE__, __LINE__, "%s\n%s", e.text, text);
-        return;
+        return -1;
     }
-    (void)fprintf(argument, "#undef GENERATED_NUMBER\n#define GENERATED_NUMBER %d\nnamespace n%d {\n%s}\n", *number, *number,
-                  source);
-    free(source);
-    ++*number;
+    while (number < all->count && strcmp(all->text[number], source) != 0)
+        number++;
+    CHECK(number < SOURCES_MOST);
+    if (number < all->count)
+        free(source);
+    else
+        all->text[all->count++] = source;
+    return number;
 }
 
-static void bits_compare(const struct generate *g, const int64_t *words, const char *text, int *number, void *library)
+static void source_collect(const struct generate *g, const int64_t *words, const char *text, void *argument)
 {
-    if (code_has_part(g->code))
+    (void)words;
+    (void)source_of(argument, g, text);
+}
+
+static void bits_compare(const struct generate *g, const int64_t *words, const char *text, void *argument)
+{
+    struct sources *all = argument;
+    const int before = all->count, number = source_of(all, g, text);
+
+    CHECK(all->count == before);
+    if (number < 0)
         return;
     for (int rank = 0; rank < g->nranks; rank++) {
         const int64_t begin = step_begin_of(g->code, g->nranks, rank), end = begin + step_count_of(g->code, g->nranks, rank);
         struct step_memory a = memories_make(g), b = memories_make(g);
         interpret(g, &a, begin, end);
-        generated_run(library, *number, g, words, &b, begin, end);
+        generated_run(all->library, number, g, words, &b, begin, end);
         for (int t = 0; t <= CODE_OUT; t++)
             for (int64_t i = 0; i < a.elements; i++) {
                 const size_t size = dtype_size(g->dtypes[t]);
@@ -309,12 +332,12 @@ static void bits_compare(const struct generate *g, const int64_t *words, const c
         memories_free(&a);
         memories_free(&b);
     }
-    ++*number;
 }
 
-/* All steps are compiled in one file. */
+/* All sources are compiled in one file. */
 static void same_bits(void)
 {
+    static struct sources all;
     char source[256], object[256], command[1024];
 
     if (system("c++ --version >/dev/null 2>&1") != 0)
@@ -323,7 +346,9 @@ static void same_bits(void)
     (void)snprintf(object, sizeof(object), "%s/steps.so", test_directory());
     FILE *f = fopen(source, "w");
     CHECK(f != NULL);
-    cases_each(source_write, f);
+    cases_each(source_collect, &all);
+    for (int i = 0; i < all.count; i++)
+        (void)fprintf(f, "#undef GENERATED_NUMBER\n#define GENERATED_NUMBER %d\nnamespace n%d {\n%s}\n", i, i, all.text[i]);
     CHECK(fclose(f) == 0);
     (void)snprintf(
         command, sizeof(command),
@@ -331,11 +356,13 @@ static void same_bits(void)
         "'%s' -o '%s'",
         source, object);
     CHECK(system(command) == 0);
-    void *library = dlopen(object, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
+    all.library = dlopen(object, RTLD_NOW | RTLD_LOCAL);
+    if (!all.library)
         check_failed(__FILE__, __LINE__, "%s", dlerror());
-    cases_each(bits_compare, library);
-    (void)dlclose(library);
+    cases_each(bits_compare, &all);
+    (void)dlclose(all.library);
+    for (int i = 0; i < all.count; i++)
+        free(all.text[i]);
     CHECK(unlink(source) == 0 && unlink(object) == 0);
 }
 
@@ -492,9 +519,16 @@ static void refused(void)
           strcmp(e.text, "line 5: it needs other elements of what the step has stored") == 0);
 }
 
+/* What has been freed stays the process's: taking and clearing pages anew for each step would take most of the time. */
+static void memory_keep(void)
+{
+    CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 25) && mallopt(M_TRIM_THRESHOLD, 1 << 30));
+}
+
 int main(void)
 {
     const struct test tests[] = {{"same_bits", same_bits, 300}, {"sums", sums, 120}, {"refused", refused, 0}};
 
+    memory_keep();
     return tests_run("generate", TESTS(tests));
 }

@@ -89,6 +89,8 @@ static void test_errors(void **state)
         {HEAD "in x: f32[M, N]\nout y: f32[M, N]\ny = matmul(x, x)\n", "matmul: of 2 and 2 dimensions, 8 columns and 4 rows"},
         {HEAD "in x: f32[M, N] sliced(1)\nout y: f32[M, 1] sliced(1)\ny = row_sum(x)\n",
          "row_sum: rows are sliced over the ranks"},
+        {HEAD "in x: f32[N]\nout y: f32[N]\ny = dropout(x, 1, 0, 0)\n",
+         "line 4, column 5: dropout: probability 1: allowed are 0 to less than 1"},
         {HEAD "in x: f32[N/3]\nout y: f32[N]\ny = x\n", "8 is not divisible by 3"},
         {"program t(N)\nout y: f32[N]\ny = 1\n", "size N: not given"},
         {HEAD "in x: f32[N] local\nout y: f32[N]\ny = broadcast(x, 2)\n", "broadcast: rank 2: allowed are 0 to 1"},

@@ -4,6 +4,8 @@
  */
 #include "tests/sim/sim_case.h"
 
+#include <math.h>
+
 #include "kernels/sim/inside.h"
 
 /* Eight ranks that send to one take eight times as long as one does. */
@@ -184,6 +186,41 @@ static void test_cache(void **state)
         p->dim[DIM_N] = N;
         p->rank_dim[DIM_K][0] = K;
         expect_near(seconds_of(&m, p), bytes / RATE * (fits ? 0.25 : 0.5 + 0.5 * 0.25), 100);
+    }
+}
+
+/* Rows of a table that an embedding reads again come from a cache as far as the table fits, if a workgroup can read as fast. */
+static void test_tables(void **state)
+{
+    enum { ROWS = 1000, READS = 5000, BAGS = 100, DIM = 256 };
+    const double rows = ROWS * (1 - pow(1 - 1.0 / ROWS, READS)), again = 1 - rows / READS, vector = 4.0 * DIM;
+    const double read = READS * (vector + 8) + BAGS * 8.0, stored = BAGS * vector;
+    static const struct {
+        double fits, workgroup, kept; /* of the table's bytes; of memory's rate; of what is read again */
+    } cases[] = {{0, 8, 0}, {0.5, 8, 0.5}, {2, 8, 1}, {2, 1, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct sim_machine m = machine_of(1, 1);
+        struct problem *p = problem_begun(FCC_OP_EMBEDDING_ALL_TO_ALL, 1, 1);
+        struct sim_operator o;
+        struct sim *s = NULL;
+        struct error e = {0};
+        m.device.memory_bytes_s = RATE;
+        m.device.workgroup_bytes_s = cases[i].workgroup * RATE;
+        m.device.table_cache_bytes = cases[i].fits * rows * vector;
+        p->dim[DIM_M] = p->rank_dim[DIM_M][0] = BAGS;
+        p->dim[DIM_VECTOR] = DIM;
+        p->rank_dim[DIM_N][0] = 1;
+        p->rank_dim[DIM_K][0] = READS;
+        o = operator_of(p, FCC_SCHEDULE_FUSED, PLAN_CPU);
+        o.table_rows = ROWS;
+        assert_int_equal(sim_new(&m, 1, &s, &e), 0);
+        assert_int_equal(sim_add(s, &o, &e), 0);
+        assert_int_equal(sim_run(s, NULL, &e), 0);
+        expect_near(sim_seconds(s), (read * (1 - again * cases[i].kept) + stored) / RATE, 100);
+        sim_free(s);
+        problem_free(p);
     }
 }
 
@@ -411,15 +448,15 @@ static void test_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_incast),        cmocka_unit_test(test_ring),
-        cmocka_unit_test(test_latency),       cmocka_unit_test(test_oversubscription),
-        cmocka_unit_test(test_dragonfly),     cmocka_unit_test(test_proxy),
-        cmocka_unit_test(test_core_wait),     cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_flops),         cmocka_unit_test(test_cache),
-        cmocka_unit_test(test_sums_and_rows), cmocka_unit_test(test_overlap),
-        cmocka_unit_test(test_stragglers),    cmocka_unit_test(test_dependencies),
-        cmocka_unit_test(test_stuck),         cmocka_unit_test(test_circle),
-        cmocka_unit_test(test_all),
+        cmocka_unit_test(test_incast),       cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_latency),      cmocka_unit_test(test_oversubscription),
+        cmocka_unit_test(test_dragonfly),    cmocka_unit_test(test_proxy),
+        cmocka_unit_test(test_core_wait),    cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_flops),        cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_tables),       cmocka_unit_test(test_sums_and_rows),
+        cmocka_unit_test(test_overlap),      cmocka_unit_test(test_stragglers),
+        cmocka_unit_test(test_dependencies), cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_circle),       cmocka_unit_test(test_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

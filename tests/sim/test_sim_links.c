@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "kernels/sim/inside.h"
+#include "kernels/sim/flows.h"
 
 /* Random flows over random links: the rates fill no link beyond its bandwidth, and each flow has a full link on which no flow has more. With a tolerance links are
  * filled up to as much more or less, and each flow has a link that is full so far. */
@@ -45,7 +45,7 @@ static void fair_with(double tolerance)
                 double sum = 0;
                 for (uint32_t k = 0; k < s->links[i].n; k++)
                     sum += s->rates_now[s->links[i].flows[k] >> s->path_shift];
-                assert_true(sum == s->shares[i].sum && sum <= s->links[i].bytes_s * (1 + tolerance));
+                assert_true(sum == link_sum(s, i) && sum <= s->links[i].bytes_s * (1 + tolerance));
             }
             for (uint32_t k = 0; k < n; k++) {
                 const struct flow *f = &s->flows[flows[k]];
@@ -57,7 +57,7 @@ static void fair_with(double tolerance)
                     const struct link *l = &s->links[path[j]];
                     if (l->fixed)
                         continue;
-                    bound = s->shares[path[j]].sum + l->n >= l->bytes_s * (1 - tolerance); /* rates are whole */
+                    bound = link_sum(s, path[j]) + l->n >= l->bytes_s * (1 - tolerance); /* rates are whole */
                     for (uint32_t q = 0; q < l->n && bound && !(tolerance > 0); q++)
                         bound = s->rates_now[l->flows[q] >> s->path_shift] <= rate;
                 }
@@ -193,7 +193,7 @@ static void test_slow(void **state)
         for (int f = 0; f < SLOW_FLOWS; f++)
             expect_near(ends[f], flows[f].end, 1e6);
         for (int i = 0; i < SLOW_LINKS; i++)
-            assert_true(s->links[i].carried == carried[i] && s->shares[i].sum == 0);
+            assert_true(s->links[i].carried == carried[i] && link_sum(s, i) == 0);
         sim_free(s);
     }
 }

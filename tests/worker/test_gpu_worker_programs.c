@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 
+#include "tests/bed/raw.h"
 #include "tests/fake_gpu/fake_gpu_bed.h"
 #include "tests/program/program_cases.h"
 
@@ -288,13 +289,49 @@ static void full_disk(void)
 
 /* ---- while a kernel is compiled ---- */
 
-enum { COMPILING_MOST = 1000 };
+enum { COMPILING_MOST = 1000, ASKING = 1 << 20 /* more than there are rounds */ };
 
 static void compiling_await(void)
 {
     for (int i = 0; i < COMPILING_MOST && !fake->compiling; i++)
         (void)usleep(20000);
     CHECK(fake->compiling > 0);
+}
+
+/* What the worker answers a tuner, of a communicator of one rank. */
+static int kernels_ask(struct raw *r, uint32_t comm)
+{
+    const struct fcc_prepared_msg m = {
+        .msg = {.length = sizeof(m), .type = FCC_MSG_PREPARED, .id = 7}, .comm = comm, .what = FCC_PREPARED_CODE};
+
+    raw_send(r, &m, sizeof(m), NULL, 0);
+    return raw_receive(r)->status;
+}
+
+/* Of the ranks' job. */
+static struct raw *asking_session(const struct test_daemon *d)
+{
+    struct raw *r = raw_open(d);
+    struct fcc_hello h = hello_make();
+
+    (void)snprintf(h.job, sizeof(h.job), "test");
+    raw_send(r, &h, sizeof(h), NULL, 0);
+    CHECK(raw_receive(r)->status == 0);
+    return r;
+}
+
+static uint32_t gpu_comm(struct raw *r)
+{
+    const struct fcc_comm_init_msg m = {.msg = {.length = sizeof(m), .type = FCC_MSG_COMM_INIT, .id = 2},
+                                        .unique_id.bytes = {9},
+                                        .nranks = 1,
+                                        .device = -1,
+                                        .device_kind = FCC_DEVICE_CUDA};
+
+    raw_send(r, &m, sizeof(m), NULL, 0);
+    const struct fcc_comm_init_reply *reply = (const struct fcc_comm_init_reply *)(const void *)raw_receive(r);
+    CHECK(reply->reply.status == 0);
+    return reply->comm;
 }
 
 /* Two communicators, with the same program each, go on while its kernel is compiled, which takes until they say so. Then both get the kernel, which was
@@ -313,6 +350,9 @@ static void meanwhile_rank(int rank, const struct ranks *all, void *argument)
     if (rank == 0) {
         CHECK(fake->interpreted == 2 * PAIR * RUNS && !fake->generated && !fake->compiled);
         compiling_await();
+        atomic_store(seen, ASKING);
+        for (int i = 0; i < COMPILING_MOST && atomic_load(seen) == ASKING; i++)
+            (void)usleep(20000);
         fake->compile_hold = 0;
     }
     settle(comm, rank, GENERATED);
@@ -335,7 +375,14 @@ static void meanwhile(void)
     struct fcc_unique_id id = id_make();
     fake->compile_hold = 1;
     ranks_start(&r, PAIR, meanwhile_rank, &id);
+    await(seen, ASKING);
+    struct raw *asks = asking_session(&d);
+    const uint32_t comm = gpu_comm(asks);
+    CHECK(kernels_ask(asks, comm) == -EAGAIN);
+    atomic_store(seen, 0);
     ranks_join(&r);
+    CHECK(kernels_ask(asks, comm) == -ENOENT);
+    raw_close(asks);
     fake_stop(&d);
 }
 

@@ -97,16 +97,51 @@ void doctor_daemon(struct doctor *d)
     check_config(d);
 }
 
+/* What to do with a process for which a communicator waits, as the begin of a sentence; "": none is known. One that is stopped goes first. */
+static struct words awaited_remedy(struct json_object *unwell)
+{
+    struct words found = {""};
+
+    for (size_t i = 0; i < field_count(unwell, "awaited"); i++) {
+        struct json_object *r = field_at(unwell, "awaited", i);
+        int64_t pid = field_int(r, "pid", 0), rank = field_int(r, "rank", -1);
+        const char *process = field_text(r, "process");
+        if (strcmp(process, "stopped") == 0)
+            return words("'kill -CONT %" PRId64 "' lets rank %" PRId64 " go on; ", pid, rank);
+        if (*found.text || !pid)
+            continue;
+        if (*process)
+            found =
+                words("'gdb -p %" PRId64 "', or 'py-spy dump --pid %" PRId64 "' of Python, shows where rank %" PRId64 " is; ",
+                      pid, pid, rank);
+        else if (*field_text(r, "node"))
+            found = words("look at process %" PRId64 " on %s, by 'fccctl doctor' there, too; ", pid, field_text(r, "node"));
+    }
+    return found;
+}
+
+/* What ends a communicator that waits, or what is left of one that has ended. */
+static struct words unwell_remedy(struct doctor *d, struct json_object *u)
+{
+    struct words socket = doctor_socket_option(d), job = shell_word(field_text(u, "job"));
+    int64_t uid = field_int(u, "uid", 0);
+
+    if (field_bool(u, "ended")) /* commands with a job's name are at the end, where no quotes are around them */
+        return words("it has ended and stays until its ranks leave it; %swhat was before: fccctl %sflight --uid %" PRId64
+                     " --job %s",
+                     awaited_remedy(u).text, socket.text, uid, job.text);
+    return words("%slook at 'fccctl %scomms'; this ends it: fccctl %sabort --uid %" PRId64 " --job %s --comm %" PRId64,
+                 awaited_remedy(u).text, socket.text, socket.text, uid, job.text, field_int(u, "comm", 0));
+}
+
 static void check_comms(struct doctor *d, struct json_object *all)
 {
     size_t comms = 0, found = field_count(all, "unwell") + field_count(all, "silent");
-    struct words socket = doctor_socket_option(d), remedy;
+    struct words remedy;
 
     for (size_t i = 0; i < field_count(all, "unwell"); i++) {
         struct json_object *u = field_at(all, "unwell", i);
-        remedy = words("look at 'fccctl %scomms'; this ends it: fccctl %sabort --uid %" PRId64 " --job %s --comm %" PRId64,
-                       socket.text, socket.text, field_int(u, "uid", 0), shell_word(field_text(u, "job")).text,
-                       field_int(u, "comm", 0));
+        remedy = unwell_remedy(d, u);
         finding_add(d, FINDING_BAD, "comms", remedy.text, "job \"%s\", communicator %" PRId64 ": %s", field_text(u, "job"),
                     field_int(u, "comm", 0), field_text(u, "reason"));
     }
@@ -123,8 +158,8 @@ static void check_comms(struct doctor *d, struct json_object *all)
     for (size_t i = 0; i < field_count(all, "workers"); i++)
         comms += field_count(field_at(all, "workers", i), "comms");
     if (!found)
-        finding_add(d, FINDING_OK, "comms", "", "%zu jobs, %zu communicators, none waits for its ranks",
-                    field_count(all, "workers"), comms);
+        finding_add(d, FINDING_OK, "comms", "", "%zu jobs, %zu communicators, none has waited for its ranks for %.0f s",
+                    field_count(all, "workers"), comms, COMMS_STUCK_AFTER_S);
 }
 
 /* Whether a restart of fccd ends jobs. Without a service manager it does, which is no fault. */

@@ -271,14 +271,17 @@ struct summary {
     double median, worst; /* parts */
 };
 
-/* Of one half, or of all. */
-static struct summary summarise(const struct calibration *c, bool other)
+/* A time whose own rounds are farther apart says no more of a model than that. */
+#define REPEATS 0.10
+
+/* Of one half, or of all. repeating: only of times whose rounds are known to agree. */
+static struct summary summarise(const struct calibration *c, bool other, bool repeating)
 {
     struct summary s = {.n = 0};
     double *parts = calloc((size_t)c->all.n, sizeof(*parts));
 
     for (int i = 0; i < c->all.n && parts; i++)
-        if (c->other[i] == other)
+        if (c->other[i] == other && (!repeating || (c->all.rows[i].spread >= 0 && c->all.rows[i].spread <= REPEATS)))
             parts[s.n++] = fabs(c->now[i] / c->all.rows[i].seconds - 1);
     if (s.n) {
         qsort(parts, (size_t)s.n, sizeof(*parts), number_compare);
@@ -323,8 +326,9 @@ static void parameters_print(const struct calibration *c, const struct sim_machi
 
 static void rows_print(const struct calibration *c)
 {
-    struct table *table = table_new(c->o->split ? "OPERATOR|DTYPE|SIZES|>NODES|>RANKS|SCHEDULE|HALF|>MEASURED|>SIMULATED|>OFF"
-                                                : "OPERATOR|DTYPE|SIZES|>NODES|>RANKS|SCHEDULE|>MEASURED|>SIMULATED|>OFF");
+    struct table *table =
+        table_new(c->o->split ? "OPERATOR|DTYPE|SIZES|>NODES|>RANKS|SCHEDULE|HALF|>MEASURED|>SPREAD|>SIMULATED|>OFF"
+                              : "OPERATOR|DTYPE|SIZES|>NODES|>RANKS|SCHEDULE|>MEASURED|>SPREAD|>SIMULATED|>OFF");
 
     for (int i = 0; i < c->all.n; i++) {
         const struct measured *w = &c->all.rows[i];
@@ -337,6 +341,7 @@ static void rows_print(const struct calibration *c)
         if (c->o->split)
             table_cell(table, "%s", c->other[i] ? "other" : "fitted");
         table_cell(table, "%s", format_ns(w->seconds * 1e9).text);
+        table_cell(table, "%s", w->spread < 0 ? "" : words("%.0f %%", 100 * w->spread).text);
         table_cell(table, "%s", format_ns(c->now[i] * 1e9).text);
         table_cell(table, "%+.1f %%", 100 * (c->now[i] / w->seconds - 1));
     }
@@ -348,9 +353,15 @@ static void summary_print(const char *what, struct summary s)
     printf("%s %d times: off by %.1f %% at the median, %.1f %% at worst\n", what, s.n, 100 * s.median, 100 * s.worst);
 }
 
+static void repeating_print(struct summary s)
+{
+    if (s.n)
+        printf("  of these, %d whose rounds are within %.0f %%: off by %.1f %% at the median, %.1f %% at worst\n", s.n,
+               100 * REPEATS, 100 * s.median, 100 * s.worst);
+}
+
 static void print(const struct calibration *c, const struct sim_machine *before)
 {
-    const struct summary s = summarise(c, false);
 
     if (c->o->fit || c->o->split)
         parameters_print(c, before);
@@ -358,16 +369,25 @@ static void print(const struct calibration *c, const struct sim_machine *before)
     printf("\n");
     if (c->o->split)
         printf("seed %lld chooses the halves\n", (long long)c->o->seed);
-    summary_print(c->o->fit || c->o->split ? "fitted to" : "compared with", s);
-    if (c->o->split)
-        summary_print("compared with other shapes'", summarise(c, true));
+    summary_print(c->o->fit || c->o->split ? "fitted to" : "compared with", summarise(c, false, false));
+    repeating_print(summarise(c, false, true));
+    if (c->o->split) {
+        summary_print("compared with other shapes'", summarise(c, true, false));
+        repeating_print(summarise(c, true, true));
+    }
     if (c->all.left_out)
         printf("left out are %d times of what is not simulated (auto, any order, what is no operator)\n", c->all.left_out);
 }
 
-static struct json_object *summary_json(struct summary s)
+static struct json_object *summary_json(const struct calibration *c, bool other)
 {
-    return JSON_OBJECT({"times", json_int(s.n)}, {"median", json_number(s.median, 4)}, {"worst", json_number(s.worst, 4)});
+    const struct summary s = summarise(c, other, false), repeating = summarise(c, other, true);
+
+    return JSON_OBJECT(
+        {"times", json_int(s.n)}, {"median", json_number(s.median, 4)}, {"worst", json_number(s.worst, 4)},
+        {"repeating", repeating.n ? JSON_OBJECT({"times", json_int(repeating.n)}, {"median", json_number(repeating.median, 4)},
+                                                {"worst", json_number(repeating.worst, 4)})
+                                  : NULL});
 }
 
 static void print_json(const struct calibration *c, const struct sim_machine *before)
@@ -381,13 +401,15 @@ static void print_json(const struct calibration *c, const struct sim_machine *be
         struct json_object *sizes = json_object_new_object();
         for (int k = 0; k < w->entry.nsizes; k++)
             JSON_ADD(sizes, {w->entry.sizes[k].name, json_int(w->entry.sizes[k].value)});
-        (void)json_object_array_add(
-            rows,
-            JSON_OBJECT({"file", json_text(w->file)}, {"line", json_int(w->line)},
-                        {"operator", json_text(op_name(w->entry.number))}, {"dtype", json_text(dtype_name(w->entry.dtype))},
-                        {"shape", sizes}, {"nodes", json_int(w->nodes)}, {"ranks", json_int(w->ranks)},
-                        {"schedule", json_text(w->schedule)}, {"fitted", json_object_new_boolean(!c->other[i])},
-                        {"measured_us", json_number(w->seconds * 1e6, 3)}, {"simulated_us", json_number(c->now[i] * 1e6, 3)}));
+        (void)json_object_array_add(rows, JSON_OBJECT({"file", json_text(w->file)}, {"line", json_int(w->line)},
+                                                      {"operator", json_text(op_name(w->entry.number))},
+                                                      {"dtype", json_text(dtype_name(w->entry.dtype))}, {"shape", sizes},
+                                                      {"nodes", json_int(w->nodes)}, {"ranks", json_int(w->ranks)},
+                                                      {"schedule", json_text(w->schedule)},
+                                                      {"fitted", json_object_new_boolean(!c->other[i])},
+                                                      {"measured_us", json_number(w->seconds * 1e6, 3)},
+                                                      {"spread", w->spread < 0 ? NULL : json_number(w->spread, 3)},
+                                                      {"simulated_us", json_number(c->now[i] * 1e6, 3)}));
     }
     for (int j = 0; j < c->p && (c->o->fit || c->o->split); j++) {
         const int i = c->parameters[j];
@@ -401,10 +423,10 @@ static void print_json(const struct calibration *c, const struct sim_machine *be
                 {"error", c->q[j].state == FIT_FITTED && isfinite(c->q[j].error) ? json_number(c->q[j].error, 4) : NULL}));
     }
     o = JSON_OBJECT({"seed", json_int(c->o->seed)}, {"parameters", parameters}, {"rows", rows},
-                    {c->o->fit || c->o->split ? "fitted" : "compared", summary_json(summarise(c, false))},
+                    {c->o->fit || c->o->split ? "fitted" : "compared", summary_json(c, false)},
                     {"left_out", json_int(c->all.left_out)});
     if (c->o->split)
-        JSON_ADD(o, {"compared", summary_json(summarise(c, true))});
+        JSON_ADD(o, {"compared", summary_json(c, true)});
     json_print(o, true);
     (void)json_object_put(o);
 }

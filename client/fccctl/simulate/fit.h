@@ -24,6 +24,7 @@ struct measured {
     const char *file, *schedule; /* not owned; schedule: as bench calls it */
     int line, ranks, nodes;
     double seconds;
+    double spread; /* how far apart the quartiles of several rounds are, as a part of it; less than 0: not known */
 };
 struct measurements {
     struct measured *rows;

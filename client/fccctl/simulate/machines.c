@@ -22,6 +22,7 @@ static const struct field device_fields[] = {
     RATE_AT("workgroup_memory", sim_device, workgroup_bytes_s, false),
     {"cache", FIELD_UNIT, false, AT(sim_device, cache_bytes), .least = 1, .unit = UNIT_BYTES},
     RATE_AT("cache_memory", sim_device, cache_bytes_s, false),
+    {"table_cache", FIELD_UNIT, false, AT(sim_device, table_cache_bytes), .least = 1, .unit = UNIT_BYTES},
     OTHER("rates", true),
     TIME_AT("hand_over", sim_device, hand_over_s),
     TIME_AT("launch", sim_device, launch_s),
@@ -155,6 +156,17 @@ static int cables_take(const struct reading *r, const struct place *at, struct j
     return 0;
 }
 
+/* What shows only when links are laid out: shapes that do not fit, nodes that no way leads to. */
+static int fabric_try(const struct reading *r, const struct place *at, const struct sim_machine *m)
+{
+    struct sim *s = NULL;
+    struct error why = {0};
+    const int status = sim_new(m, 1, &s, &why);
+
+    sim_free(s);
+    return status ? reading_refuse(r, at, "%s", why.text) : 0;
+}
+
 int machine_take(const struct reading *r, const struct place *at, struct json_object *o)
 {
     struct sim_machine *m = &r->d->machine;
@@ -185,5 +197,7 @@ int machine_take(const struct reading *r, const struct place *at, struct json_ob
     if (reading_object(r, &fabric, object_member(o, "fabric"), fabric_fields, &m->fabric) ||
         shape_take(r, &fabric, object_member(object_member(o, "fabric"), "shape"), &m->fabric))
         return r->e->status;
-    return cables_take(r, &fabric, object_member(object_member(o, "fabric"), "cables"), m);
+    return cables_take(r, &fabric, object_member(object_member(o, "fabric"), "cables"), m) || fabric_try(r, &fabric, m)
+               ? r->e->status
+               : 0;
 }

@@ -72,12 +72,13 @@ static const struct field run_fields[] = {
     {.key = NULL},
 };
 struct quantiles {
-    double min, p50, p99;
+    double min, p50, p99, spread;
 };
 static const struct field quantile_fields[] = {
     {"min", FIELD_NUMBER, false, AT(quantiles, min), US_LEAST, US_MOST},
     {"p50", FIELD_NUMBER, true, AT(quantiles, p50), US_LEAST, US_MOST},
     {"p99", FIELD_NUMBER, false, AT(quantiles, p99), US_LEAST, US_MOST},
+    {"spread", FIELD_NUMBER, false, AT(quantiles, spread), 0, 1000},
     {.key = NULL},
 };
 
@@ -88,7 +89,7 @@ struct reader {
 };
 
 static int row_add(struct reader *in, const struct place *at, const struct measured *like, const char *schedule,
-                   enum fcc_schedule_kind kind, enum plan_route route, double us)
+                   enum fcc_schedule_kind kind, enum plan_route route, double us, double spread)
 {
     struct measurements *all = in->all;
 
@@ -108,6 +109,7 @@ static int row_add(struct reader *in, const struct place *at, const struct measu
     w->line = in->r.lines_before + place_line(in->r.text, at);
     w->schedule = schedule;
     w->seconds = us * 1e-6;
+    w->spread = spread;
     w->entry.line = w->line;
     w->entry.op.size = w->ranks;
     w->entry.op.stride = 1;
@@ -169,7 +171,7 @@ static int time_take(struct reader *in, const struct place *at, struct json_obje
 {
     const struct place here = {.up = at, .key = times[i].key};
     struct json_object *value = object_member(o, times[i].key);
-    struct quantiles q;
+    struct quantiles q = {.spread = -1};
 
     if (!value)
         return 0;
@@ -179,7 +181,7 @@ static int time_take(struct reader *in, const struct place *at, struct json_obje
         in->all->left_out++;
         return 0;
     }
-    return row_add(in, &here, like, times[i].name, times[i].kind, times[i].route, q.p50);
+    return row_add(in, &here, like, times[i].name, times[i].kind, times[i].route, q.p50, q.spread);
 }
 
 /* The sizes of a shape, and what else bench says of it. */
@@ -290,7 +292,7 @@ static int gpu_row_take(struct reader *in, const struct place *at, struct json_o
                 continue;
             status = reading_number(&in->r, &place, &field, object_member(value, "median"), &us);
             if (!status)
-                status = row_add(in, at, &like, i ? "sequential" : "fused", taken[i].kind, PLAN_ROUTE_RULE, us);
+                status = row_add(in, at, &like, i ? "sequential" : "fused", taken[i].kind, PLAN_ROUTE_RULE, us, -1);
         }
     }
     (void)json_object_put(sizes);

@@ -17,6 +17,8 @@
 #define NCOLOURS 8
 #define LANES_MAX 48
 #define LINK_HEIGHT 90.0
+#define LEGEND_END (TOP + 20.0 * SLICE_KINDS)
+#define WAITS_COLOUR "#eef0f2"
 
 static const char *const colours[NCOLOURS] = {"#2f6fb0", "#e0862f", "#1b9e77", "#7b5ea7",
                                               "#e7298a", "#a6761d", "#66a61e", "#7a7a7a"};
@@ -172,8 +174,8 @@ static void spans_draw(FILE *out, const struct sim_span spans[], size_t n, doubl
         if (s->workgroup >= LANES_MAX)
             continue;
         if (s->begin_s > s->wait_s)
-            (void)fprintf(out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"#eef0f2\"/>",
-                          LEFT + PLOT * s->wait_s / until, y, PLOT * (s->begin_s - s->wait_s) / until, lane - 1);
+            (void)fprintf(out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"/>",
+                          LEFT + PLOT * s->wait_s / until, y, PLOT * (s->begin_s - s->wait_s) / until, lane - 1, WAITS_COLOUR);
         if (s->kind != SLICE_WAIT && s->kind < SLICE_KINDS)
             (void)fprintf(out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"/>\n", x, y,
                           fmax(wide, 0.3), lane - 1, kind_colours[s->kind] ? kind_colours[s->kind] : "#9aa3ad");
@@ -196,6 +198,32 @@ static void rates_draw(FILE *out, const struct sim_rate rates[], size_t n, doubl
     (void)fprintf(out, "L%.1f %.1fZ\"/>\n", LEFT + PLOT, y + LINK_HEIGHT);
 }
 
+/* The colours of what occurs. */
+static void kinds_draw(FILE *out, const struct sim_span spans[], size_t n)
+{
+    bool occurs[SLICE_KINDS] = {false};
+    double y = TOP;
+
+    for (size_t i = 0; i < n; i++)
+        if (spans[i].kind < SLICE_KINDS && spans[i].workgroup < LANES_MAX)
+            occurs[spans[i].kind] = true;
+    for (int kind = SLICE_COMPUTE_PUT; kind < SLICE_KINDS; kind++) {
+        if (!kind_colours[kind] || kind == SLICE_WAIT || !occurs[kind])
+            continue;
+        (void)fprintf(out,
+                      "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/><text class=\"l\" x=\"%.1f\" "
+                      "y=\"%.1f\">%s</text>\n",
+                      LEFT + PLOT + 16, y, kind_colours[kind], LEFT + PLOT + 34, y + 10,
+                      slice_kind_name((enum slice_kind)kind));
+        y += 20;
+    }
+    (void)fprintf(
+        out,
+        "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/><text class=\"l\" x=\"%.1f\" y=\"%.1f\">waits for "
+        "flags</text>\n",
+        LEFT + PLOT + 16, y, WAITS_COLOUR, LEFT + PLOT + 34, y + 10);
+}
+
 int picture_timeline(const char *path, const struct description *d, const struct outcome *row, const struct sim *s, int rank)
 {
     size_t nspans, nrates;
@@ -210,28 +238,25 @@ int picture_timeline(const char *path, const struct description *d, const struct
     for (size_t i = 0; i < nrates; i++)
         most = fmax(most, rates[i].bytes_s);
     const double lane = lanes > 24 ? 8 : 14, shown = lanes < LANES_MAX ? lanes : LANES_MAX, link_y = TOP + lane * shown + 34;
+    const double end_y = nrates ? link_y + LINK_HEIGHT : TOP + lane * shown;
     variant_text(&row->variant, &what);
     FILE *out =
-        picture_open(path, link_y + LINK_HEIGHT + 60, *d->name ? d->name : "simulation",
+        picture_open(path, fmax(end_y + 60, LEGEND_END), *d->name ? d->name : "simulation",
                      words("rank %d of %d, %s: %s; %u workgroups%s", rank, row->ranks, what.text,
                            format_ns(row->seconds * 1e9).text, lanes, lanes > LANES_MAX ? ", the first of which are drawn" : "")
                          .text);
     if (!out)
         return -errno;
     spans_draw(out, spans, nspans, row->seconds, lane);
-    (void)fprintf(out, "<text class=\"s\" x=\"%.1f\" y=\"%.1f\">adapter, out of the node: at most %s a second</text>\n", LEFT,
-                  link_y - 8, format_bytes(most).text);
+    (void)fprintf(out, "<text class=\"l\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">workgroups</text>\n", LEFT - 8, TOP + 12);
+    if (nrates)
+        (void)fprintf(out, "<text class=\"s\" x=\"%.1f\" y=\"%.1f\">%s: at most %s a second</text>\n", LEFT, link_y - 8,
+                      d->machine.nodes > 1 ? "adapter, out of the node" : "link, out of the rank", format_bytes(most).text);
     if (nrates)
         rates_draw(out, rates, nrates, row->seconds, link_y, most);
     for (int i = 0; i <= 4; i++)
         (void)fprintf(out, "<text class=\"l\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", LEFT + PLOT * i / 4,
-                      link_y + LINK_HEIGHT + 20, i ? format_ns(row->seconds * 1e9 * i / 4).text : "0");
-    for (int kind = SLICE_COMPUTE_PUT; kind < SLICE_KINDS; kind++)
-        if (kind_colours[kind] && kind != SLICE_WAIT)
-            (void)fprintf(out,
-                          "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/><text class=\"l\" x=\"%.1f\" "
-                          "y=\"%.1f\">%s</text>\n",
-                          LEFT + PLOT + 16, TOP + 20.0 * kind - 20, kind_colours[kind], LEFT + PLOT + 34,
-                          TOP + 20.0 * kind - 10, slice_kind_name((enum slice_kind)kind));
+                      end_y + 20, i ? format_ns(row->seconds * 1e9 * i / 4).text : "0");
+    kinds_draw(out, spans, nspans);
     return picture_close(out);
 }

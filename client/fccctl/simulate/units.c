@@ -10,6 +10,7 @@
 #include "client/fccctl/simulate/describe.h"
 
 #define UNIT_MOST 1e30 /* of bytes, seconds and so on: what is calculated from such numbers is finite */
+#define RATE_MOST 1e15 /* bytes a second, which are counted as whole numbers, of many links together */
 
 struct unit {
     const char *name;
@@ -53,7 +54,9 @@ int unit_parse(const char *text, enum unit_kind kind, double *out, struct error 
     for (const struct unit *u = units[kind]; u->name; u++)
         if (!strcmp(u->name, end)) {
             *out = number * u->factor;
-            return *out <= UNIT_MOST ? 0 : error_set(e, -EINVAL, "\"%.40s\": more than any machine has", text);
+            return *out <= (kind == UNIT_RATE ? RATE_MOST : UNIT_MOST)
+                       ? 0
+                       : error_set(e, -EINVAL, "\"%.40s\": more than any machine has", text);
         }
     return error_set(e, -EINVAL, "\"%.40s\": \"%.20s\" is no unit of this; there are %s", text, end, known.text);
 }

@@ -36,7 +36,8 @@ static void torus_fit(struct sim_fabric *f, int nodes)
     }
 }
 
-static struct problem *problem_of(const struct described *d, int size)
+/* The problem, and how many rows a table of it has. */
+static struct problem *problem_of(const struct described *d, int size, double *table_rows)
 {
     struct shape shape;
 
@@ -44,6 +45,7 @@ static struct problem *problem_of(const struct described *d, int size)
     for (int i = 0; i < d->nsizes; i++)
         (void)shape_size_set(&shape, d->sizes[i].name, d->sizes[i].value);
     shape_default(&shape);
+    *table_rows = (double)shape.rows;
     return shape_problem(&shape, 1);
 }
 
@@ -62,7 +64,8 @@ static void schedule_vary(const struct variant *v, const struct described *d, st
 /* An entry as it was added. */
 struct added {
     struct problem *problem; /* NULL: it is no operator */
-    int first, last;         /* numbers of its repetitions in the simulation */
+    double table_rows;
+    int first, last; /* numbers of its repetitions in the simulation */
 };
 
 /* Adds an entry as often as it repeats, each repetition after the one before. all[i].problem is set. */
@@ -74,6 +77,7 @@ static int entry_add(struct sim *s, const struct description *d, int i, const st
     struct sim_operator op = entry->op;
 
     op.problem = all[i].problem;
+    op.table_rows = all[i].table_rows;
     op.size = op.size == described ? now : op.size;
     op.nafter = entry->op.nafter;
     for (int k = 0; k < op.nafter; k++)
@@ -102,7 +106,7 @@ static int operators_add(struct sim *s, const struct description *d, const struc
         if (now % ((int64_t)size * entry->op.stride))
             return error_set(e, -EINVAL, "%s: groups of %d ranks, %d apart, do not divide %d ranks", entry->op.name, size,
                              entry->op.stride, now);
-        if (entry->number != FCC_OP_COUNT && !(all[i].problem = problem_of(entry, size)))
+        if (entry->number != FCC_OP_COUNT && !(all[i].problem = problem_of(entry, size, &all[i].table_rows)))
             return error_set(e, -ENOMEM, "%s: no memory", entry->op.name);
         status = entry_add(s, d, i, v, all, e);
     }

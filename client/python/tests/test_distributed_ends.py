@@ -175,6 +175,23 @@ def test_death_in_backward(daemon, on_cpu, hooked):
     assert [well for well, _ in found] == [True, False], found
 
 
+def unsent_rank():
+    """A rank leaves with messages that it has not sent: who waits for one of them hears that, instead of waiting for its time limit."""
+    rank, size = world()
+    if rank == 0:
+        for _ in range(3):
+            dist.isend(torch.ones(3), 1)
+        return
+    with pytest.raises(dist.DistBackendError, match="rank 0|destroyed") as told:
+        for _ in range(3):
+            dist.recv(torch.ones(3), 0)
+    assert "Timed out" not in str(told.value)
+
+
+def test_unsent(daemon, on_cpu):
+    Group(daemon, 2, unsent_rank).results()
+
+
 def abort_rank():
     rank, _ = world()
     group = dist.group.WORLD

@@ -136,8 +136,7 @@ def large_rank(comm, kind):
     begin(comm, None)
     for seed, (m, n, k) in enumerate(((8192, 20480, 64), (8192, 8192, 128), (4096, 12288, 512), (6000, 18440, 40))):
         if kind == "all_gather_gemm":
-            n, k = k * 8, min(n, 8192)
-            m = m // 2
+            n, k = k * 8, n  # in several runs
         works(comm, Case(comm, SEED + 500 + seed, kind, m, n, k, even=seed < 3), random.Random(seed), 4)
     comm.synchronize()
 
@@ -169,11 +168,10 @@ def beside_rank(comm):
     def step():
         found = []
         for case in cases:
-            found += [case.call(comm), fcc.gemm_reduce_scatter(*wide, comm, schedule="fused"), fcc.all_reduce(wide[0], comm),
-                      getattr(fcc, case.kind)(case.a[comm.rank], case.b[comm.rank], comm, schedule="sequential")]
+            found += [case.call(comm), fcc.gemm_reduce_scatter(*wide, comm, schedule="fused"), fcc.all_reduce(wide[0], comm)]
         return found
     wanted = [y.clone() for y in step()]
-    for case, found in zip(cases, wanted[::4]):
+    for case, found in zip(cases, wanted[::3]):
         case.check(comm, found)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
@@ -196,13 +194,13 @@ def differ_rank(comm, kind):
     """What one rank does differently is said on all, and the communicator goes on."""
     begin(comm, "tiles")
 
-    def call(m=512, n=256, k=128, dtype=torch.bfloat16, schedule="fused"):
+    def call(m=512, n=256, k=128, dtype=torch.bfloat16):
         a, b = torch.ones(m, k, dtype=dtype, device=comm.device), torch.ones(k, n, dtype=dtype, device=comm.device)
-        return getattr(fcc, kind)(a, b, comm, schedule=schedule)
+        return getattr(fcc, kind)(a, b, comm, schedule="fused")
     odd = comm.rank == 1
     other = {"k": 256} if kind == "all_gather_gemm" else {"n": 512}
-    for change, words in (({"dtype": torch.float16}, "dtype: rank 1 has f16, rank 0 has bf16"), ({"schedule": "sequential"}, "in sequence, rank 0 by tiles"),
-                          (other, "shape.1.: rank 1 has")):
+    for change, words in (({"dtype": torch.float16}, "dtype: rank 1 has f16, rank 0 has bf16"), (other, "shape.1.: rank 1 has"),
+                          ({"dtype": torch.float32}, "dtype: rank 1 has f32, rank 0 has bf16")):
         with pytest.raises(fcc.Error, match=words):
             call(**(change if odd else {}))
             comm.synchronize()

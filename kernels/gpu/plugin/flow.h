@@ -17,7 +17,8 @@
  *
  * Why nothing deadlocks. In the order in which a rank enqueues, every wait stands behind what the other rank's wait for the same piece needs of this one:
  * so it would come to an end even if all streams were one. Of several communicators this holds only where both ranks enqueue, or replay, their calls in the same
- * order: the driver may give streams of one communicator, or branches of a graph, the hardware queue in which another one's wait stands. Every wait ends when
+ * order: the driver may give streams of one communicator, or branches of a graph, the hardware queue in which another one's wait stands. Products by tiles
+ * (kernels/gpu/device/tiles/tiles.hip) need the same, for another reason: they wait while they fill the GPU. Every wait ends when
  * the rank's failure epoch says so, at the time limit at the latest.
  */
 #ifndef FCC_KERNELS_GPU_PLUGIN_FLOW_H

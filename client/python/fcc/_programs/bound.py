@@ -2,12 +2,14 @@
 """Programs that this process launches itself: fcc_program_prepare(), fcc_program_enqueue(), fcc_program_scalars_enqueue()."""
 from __future__ import annotations
 
+import os
 import re
+import weakref
 from typing import Any
 
 import torch
 
-from .._connection import interruptible
+from .._connection import Member, interruptible
 from .._library import ADDRESS, library
 from .._communicator.refusals import TOLD, refuse
 from ..errors import ArgumentError, Error
@@ -34,6 +36,8 @@ class BoundProgram(CompiledProgram):
     Numbers are those of the call, and those that it leaves out are the last ones. A run that is captured has none of its own: a replay takes those that
     set(), or a call outside of the capture, has put onto the stream in front of it. Whether all ranks have the same numbers nobody checks.
 
+    close(), the end of the last reference and the communicator's end let later replays end at once, with undefined results.
+
     Errors. A call whose arguments are wrong puts nothing onto the stream; it may be made again. A tensor that has been given other memory (`.data = ...`) ends the communicator,
     as the other ranks' runs wait for this one. Errors of runs come with a later call on any stream, or with Communicator.check() and synchronize().
 
@@ -44,6 +48,9 @@ class BoundProgram(CompiledProgram):
 
     def __init__(self, run: CompiledProgram, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         super().__init__(run._program, run.comm, run._sizes)
+        self._end.detach()
+        self._end = weakref.finalize(self, _bound_end, os.getpid(), self._member, self._handle)
+        self._end.atexit = False
         self._turns = Host()  # nothing waits: copies and runs are on one stream
         self._read = _read_by_others(self.text)
         if run._lengths is not None:
@@ -145,6 +152,17 @@ class BoundProgram(CompiledProgram):
 
     def bind(self, *given: Any, **named: Any) -> BoundProgram:
         raise ArgumentError(f"program {self._program.name}: bind: it is bound: allowed is bind() of what compile() made", rank=self.comm.rank)
+
+
+def _bound_end(pid: int, member: Member, handle: Any) -> None:
+    if os.getpid() != pid:
+        return
+    if member.on_gpu:
+        try:
+            torch.cuda.synchronize(member.device)
+        except RuntimeError:  # not possible while a stream is captured: the communicator's end frees it. A failed GPU needs no care
+            return
+    library().program_close(handle)
 
 
 def _read_by_others(text: str) -> set[str]:

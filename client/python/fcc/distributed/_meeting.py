@@ -2,6 +2,8 @@
 """How ranks of a process group meet: one makes a communicator's id and leaves it in the group's store."""
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import time
 from datetime import timedelta
@@ -11,7 +13,7 @@ import torch
 
 from .._place import unique_id
 from ..communicator import Communicator
-from ..errors import Error, TimeLimitError
+from ..errors import Error, TimeLimitError, error_of
 
 _FIRST_S, _LONGEST_S = 0.0005, 0.02  # pauses between two looks
 
@@ -29,6 +31,11 @@ def await_key(store: Any, key: str, limit: float, what: str) -> bytes:
     return found
 
 
+def _refusal(code: int, reason: str) -> str:
+    """What stands in an id's place where there will be none."""
+    return f"!{code} {reason}"
+
+
 def meet(store: Any, key: str, rank: int, size: int, timeout: timedelta, device: str) -> Communicator:
     """A communicator of all ranks that call this with the same key."""
     limit = timeout.total_seconds()
@@ -36,13 +43,14 @@ def meet(store: Any, key: str, rank: int, size: int, timeout: timedelta, device:
         try:
             identity = unique_id()
         except Error as e:
-            store.set(key, f"!{e.reason}")
+            store.set(key, _refusal(e.code, e.reason))
             raise
         store.set(key, identity.hex())
     else:
         said = await_key(store, key, limit, f"rank {rank}: waiting for rank 0's part of the communicator {key}").decode()
         if said.startswith("!"):
-            raise Error(f"rank 0: {said[1:]}", code=111, rank=0)
+            code, _, reason = said[1:].partition(" ")
+            raise error_of(-int(code), f"rank 0: {reason}", 0)
         identity = bytes.fromhex(said)
     comm = Communicator(rank=rank, size=size, id=identity, device=device, time_limit=min(max(limit, 0.001), 4e6))
     if rank == 0:
@@ -58,6 +66,11 @@ class Meetings:
 
     def of_all(self, kind: str) -> Communicator:
         return meet(self._store, f"fcc/{kind}", self._rank, self._size, self.limit, _device_of(kind))
+
+    def refuse(self, key: str, error: Exception) -> None:
+        """This rank, the first of the two that know the key, is not going to come: the other one, which may wait for it already, gets the error."""
+        with contextlib.suppress(RuntimeError):  # a store whose process has ended: nobody can be told
+            self._store.set(f"fcc/{key}", _refusal(errno.ECONNABORTED, str(error)))
 
     def of_two(self, kind: str, key: str, end: int) -> Communicator:
         """end: 0 or 1, this rank in a communicator that the two know by the key."""

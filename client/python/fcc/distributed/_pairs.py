@@ -77,11 +77,11 @@ class _Direction:
 
 
 class Sender:
-    """The messages of this rank to one other."""
+    """The messages of this rank to one other. refuse(error): this rank is not going to join, and has messages that the other may wait for."""
 
-    def __init__(self, name: str, join: Callable[[], Communicator]) -> None:
+    def __init__(self, name: str, join: Callable[[], Communicator], refuse: Callable[[Exception], None]) -> None:
         self._lane = Lane(name)
-        self._join = join
+        self._join, self._refuse = join, refuse
         self._direction: _Direction | None = None
 
     def send(self, tensor: torch.Tensor, tag: int) -> Work:
@@ -97,7 +97,8 @@ class Sender:
         return self._direction.comm if self._direction else None
 
     def close(self, error: Exception | None) -> None:
-        self._lane.close(error)
+        if self._lane.close(error) and error is not None and self._direction is None:
+            self._refuse(error)
 
 
 class _Receive(Work):
@@ -209,10 +210,10 @@ class Receiver:
 
 
 class Pairs:
-    """All messages of a rank of a group. join(key, rank): a communicator of two."""
+    """All messages of a rank of a group. join(key, rank): a communicator of two. refuse(key, error): its first rank does not come."""
 
-    def __init__(self, name: str, rank: int, join: Callable[[str, int], Communicator]) -> None:
-        self._name, self._rank, self._join = name, rank, join
+    def __init__(self, name: str, rank: int, join: Callable[[str, int], Communicator], refuse: Callable[[str, Exception], None]) -> None:
+        self._name, self._rank, self._join, self._refuse = name, rank, join, refuse
         self._lock = threading.Lock()
         self._senders: dict[int, Sender] = {}
         self._receivers: dict[int, Receiver] = {}
@@ -221,7 +222,7 @@ class Pairs:
         with self._lock:
             if peer not in self._senders:
                 key = f"{self._rank}>{peer}"
-                self._senders[peer] = Sender(f"{self._name} {key}", lambda: self._join(key, 0))
+                self._senders[peer] = Sender(f"{self._name} {key}", lambda: self._join(key, 0), lambda error: self._refuse(key, error))
             sender = self._senders[peer]
         return sender.send(tensor, tag)
 

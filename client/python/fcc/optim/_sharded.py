@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from .. import collectives, communicator
+from .._programs.bound import BoundProgram
 from .._programs.program import Program
-from .._programs.running import changed_note
+from .._programs.running import CompiledProgram, changed_note
 from .._programs.turns import capture_check
 from .._names import Called
 from .._communicator.refusals import refuse
@@ -91,7 +92,7 @@ class Unit:
         self.size, dtype = n, parameters[0].dtype
         self.names, self.way = list(owner._state_names(group)), owner._way(group)
         self.mixed = dtype != torch.float32
-        self.run: Any = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n, **owner._sizes(len(parameters)))
+        self.run: CompiledProgram = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n, **owner._sizes(len(parameters)))
         self.part = self.run.elements(self.names[0]) if self.names else self.run.elements("w") if self.mixed else 0
         self.first = n * self.comm.rank // self.comm.size
         self.versions = [-1] * len(parameters)
@@ -404,7 +405,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         on the same stream. Not collective; all ranks do it."""
         if not self._captured:
             raise ArgumentError(f"{type(self).__name__}: advance: no step has been captured: allowed behind a capture of step(), with capturable=True", rank=self.comm.rank)
+        if any(unit not in self._units for unit in self._captured):
+            raise ArgumentError(f"{type(self).__name__}: advance: since the capture a state was loaded, or parameters have moved, or others have gradients: allowed is a new capture",
+                                rank=self.comm.rank)
         for unit in self._captured:
+            assert isinstance(unit.run, BoundProgram)
             unit.run.set(scale=self._scale(unit), **self._numbers(unit.group, unit.step + 1))
             unit.step += 1
 

@@ -62,6 +62,8 @@ int prepared_give(const struct member *m, const struct fcc_prepared_msg *msg, st
     const struct comm *c = m->comm;
     struct prepared *p = prepared_find(c, msg->number);
 
+    if (msg->number == 0 && msg->what == FCC_PREPARED_CODE && gpu_codes_are_made(c->worker->gpus))
+        return error_set(e, -EAGAIN, "kernels of programs' steps are being made");
     if (!p || !p->ranks[m->rank].held)
         return error_set(e, -ENOENT, "prepared: %u: no such operator of this rank", msg->number);
     if (msg->rank < 0 || msg->rank >= c->nranks || msg->what > FCC_PREPARED_CODE)

@@ -2,6 +2,7 @@
 #include "daemon/worker/comm/request/resolve.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/worker/comm/bounce.h"
@@ -34,18 +35,37 @@ static int tensor_form_check(const struct fcc_wire_tensor *t, const char *name, 
     return 0;
 }
 
+static bool tensor_is_dense(const struct fcc_wire_tensor *t)
+{
+    uint64_t elements = 1; /* of the dimensions behind: wraps around where the tensor lies in no buffer anyhow */
+
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        if (t->shape[d] > 1 && (uint64_t)t->stride[d] != elements)
+            return false;
+        elements *= (uint64_t)t->shape[d];
+    }
+    return true;
+}
+
 static int tensor_place_check(const struct fcc_wire_tensor *t, const char *name, uint64_t bytes, struct error *e)
 {
     uint64_t extent = wire_tensor_bytes(t);
+    char strides[FCC_MAX_DIMS * 24 + 16] = "";
 
     if (extent != UINT64_MAX && extent <= bytes && t->offset <= bytes - extent)
         return 0;
+    if (!tensor_is_dense(t)) {
+        int n = snprintf(strides, sizeof(strides), "strides ");
+        for (int d = 0; d < t->ndim; d++)
+            n += snprintf(strides + n, sizeof(strides) - (size_t)n, "[%lld]", (long long)t->stride[d]);
+        (void)snprintf(strides + n, sizeof(strides) - (size_t)n, ", ");
+    }
     return error_set(
         e, -EINVAL,
-        "%s: its elements do not lie in its buffer: offset %llu, shape [%lld][%lld][%lld][%lld] %s, buffer of %llu bytes", name,
-        (unsigned long long)t->offset, (long long)t->shape[0], (long long)(t->ndim > 1 ? t->shape[1] : 1),
+        "%s: its elements do not lie in its buffer: offset %llu, shape [%lld][%lld][%lld][%lld] %s, %sbuffer of %llu bytes",
+        name, (unsigned long long)t->offset, (long long)t->shape[0], (long long)(t->ndim > 1 ? t->shape[1] : 1),
         (long long)(t->ndim > 2 ? t->shape[2] : 1), (long long)(t->ndim > 3 ? t->shape[3] : 1),
-        dtype_name((enum fcc_dtype)t->dtype), (unsigned long long)bytes);
+        dtype_name((enum fcc_dtype)t->dtype), strides, (unsigned long long)bytes);
 }
 
 static void tensor_set(const struct fcc_wire_tensor *t, unsigned char *buffer, bool symmetric, struct tensor *out)

@@ -290,6 +290,17 @@ int gpu_code_image(const struct gpu_code_entry *entry, const void **image, size_
     return 0;
 }
 
+bool gpu_codes_are_made(const struct gpus *g)
+{
+    const struct gpu_code_entry *entry;
+
+    if (g && g->codes)
+        LIST_FOREACH(entry, &g->codes->entries, link)
+            if (!entry->taken && !atomic_load_explicit(&entry->job.made, memory_order_acquire))
+                return true;
+    return false;
+}
+
 void gpu_codes_free(struct gpus *g)
 {
     struct gpu_codes *codes = g->codes;

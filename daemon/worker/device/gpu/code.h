@@ -35,6 +35,8 @@ bool gpu_code_may_follow(const struct gpus *g, const struct op_args *args, int n
 int gpu_code_ask(struct gpus *g, int gpu, const struct op_args *args, int nranks, struct gpu_code_entry **out, struct error *e);
 /* What has been made, as plug-ins load it; it stays the entry's. -EAGAIN: it is being made. -EOPNOTSUPP: it cannot be, and the text says why. */
 int gpu_code_image(const struct gpu_code_entry *entry, const void **image, size_t *bytes, struct error *e);
+/* Whether some kernel is being made. g: NULL: there are no GPUs. */
+bool gpu_codes_are_made(const struct gpus *g);
 /* Waits for the compiler, if it compiles now. No launch is left. */
 void gpu_codes_free(struct gpus *g);
 

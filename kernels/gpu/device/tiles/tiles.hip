@@ -14,7 +14,9 @@
  *
  * A kernel of one workgroup goes before: it begins the run (device/exchange/rings_run.h) and compares the ranks' headers. The product's workgroups wait for
  * the other rank while they are on the GPU; so the products of several communicators must come in the same order on both ranks, as flow.h says of pieces: one that fills
- * a GPU and waits leaves no room for another one that the other rank waits for.
+ * a GPU and waits leaves no room for another one that the other rank waits for. Kernels beside it that leave room for one cluster of two workgroups (NCCL's are few
+ * workgroups) do it no harm: tiles are taken by whoever is there. To leave such room by itself would cost it a sixty-sixth of the GPU, and help two
+ * communicators, but not three.
  */
 #include "kernels/gpu/device/tiles/tiles_call.h"
 

@@ -315,10 +315,12 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(2)
     };
 
     if (threadIdx.x == 32) { /* before the kernel before this one has ended */
-        gpu_map_prefetch(&maps.a[0]);
-        gpu_map_prefetch(&maps.a[1]);
+        for (uint32_t i = 0; i < 2; i++)
+            if (call.order.part[i].units) /* otherwise there is no map */
+                gpu_map_prefetch(&maps.a[i]);
         gpu_map_prefetch(&maps.b);
-        gpu_map_prefetch(&maps.come);
+        if (call.sums)
+            gpu_map_prefetch(&maps.come);
         parts.make();
     }
     gpu_follow();

@@ -35,7 +35,7 @@
     66 /* of an H100 or H200. On another GPU the same holds, with tiles that are chosen less well; all ranks choose alike */
 #define TILES_BYTES_LEAST (UINT64_C(1) << 20)
 #define TILES_COME_MOST 16 /* pieces of a rank's rows that are gathered */
-#define TILES_AHEAD 2u /* groups of a part that is sent before the other part's first: the second travels meanwhile */
+#define TILES_AHEAD 2u     /* groups of a part that is sent before the other part's first: the second travels meanwhile */
 #define TILES_WORDS 2048u
 /* The end of the memory for arrivals, which products in pieces leave alone: words of the slots, that nothing but tiles' kernels stores to. */
 #define TILES_END_BYTES (64u << 10)
@@ -81,6 +81,7 @@ struct tiles_order {
 
 #ifdef __cplusplus
 static_assert(sizeof(struct tiles_words) <= TILES_END_BYTES, "words");
+static_assert(TILES_ARRIVALS_BYTES / (TILES_ROWS * 128 * 2) <= TILES_WORDS, "each slot has words");
 #endif
 
 RINGS_FUNCTION uint64_t tiles_slot_bytes(uint32_t cols)
@@ -113,7 +114,6 @@ RINGS_FUNCTION struct tiles_order tiles_order_of(int64_t first_rows, int64_t oth
     o.cols = cols;
     o.band = band;
     o.slots = flows ? (uint32_t)(TILES_ARRIVALS_BYTES / tiles_slot_bytes(cols) / flows) : 0;
-    o.slots = o.slots * (flows ? flows : 1) > TILES_WORDS ? TILES_WORDS / flows : o.slots;
     o.slots &= ~1u; /* whole units */
     o.ahead = tiles_groups(&o.part[0]);
     o.ahead = flows && o.ahead > TILES_AHEAD ? TILES_AHEAD : o.ahead;
@@ -154,12 +154,19 @@ RINGS_FUNCTION uint32_t tiles_columns(int64_t m, int64_t n)
     return small_rounds * 58 < large_rounds * 100 ? 128 : 256;
 }
 
-/* Whether a product of two ranks can go by tiles, as far as all ranks know it: rows of what is exchanged whose elements the copy engine takes; of what is gathered,
- * memory for all of the other rank's. rows: the most that a rank has; row: elements of one of what is exchanged; size: bytes of an element. */
-RINGS_FUNCTION bool tiles_can(int64_t rows, int64_t row, uint64_t size, bool gathers)
+/* Whether a product of two ranks can go by tiles, as far as all ranks know it: rows of what is exchanged whose elements the copy engine takes. row: elements of one; size:
+ * bytes of an element. */
+RINGS_FUNCTION bool tiles_can(int64_t m, int64_t row, uint64_t size)
 {
-    return size == 2 && row > 0 && row % 8 == 0 && rows > 0 &&
-           (!gathers || (uint64_t)rows <= TILES_ARRIVALS_BYTES / ((uint64_t)row * size));
+    return size == 2 && row > 0 && row % 8 == 0 && m > 0;
+}
+
+/* Of what is gathered: how many runs it is, each of some rows of either rank, as those that come lie there all at a time. rows: the most that a rank has. */
+RINGS_FUNCTION int64_t tiles_gather_runs(int64_t rows, int64_t row)
+{
+    const int64_t most = (int64_t)(TILES_ARRIVALS_BYTES / ((uint64_t)row * 2));
+
+    return rows > most ? (rows + most - 1) / most : 1;
 }
 
 /* Whether it then takes less time that way than in pieces, or in sequence: with as many rows as a unit has, and enough that moves. */
