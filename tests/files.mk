@@ -2,7 +2,7 @@
 
 PACKAGES_BUILD := gcc libc6-dev make pkg-config libevent-dev libjson-c-dev libsystemd-dev libopenblas-pthread-dev libssl-dev scdoc \
 	libibverbs-dev librdmacm-dev libhwloc-dev libseccomp-dev
-PACKAGES_TEST := libcmocka-dev python3 python3-dev python3-venv g++ iproute2
+PACKAGES_TEST := libcmocka-dev python3 python3-dev python3-venv g++ iproute2 zsh
 PACKAGES_LINT := clang-format clang-tidy cppcheck mypy
 PACKAGES_GPU := hipcc llvm-15 clang-tools-15 python3-venv
 # For make deb, and for tests/deb, which brings a Debian of its own.
