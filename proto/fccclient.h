@@ -931,8 +931,8 @@ int fcc_gemm_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_a
  *
  * The product is cuBLAS's (libcublas.so.13 or .12, libcublasLt), or fccd's. `fused`, of two ranks, in pieces: what the other rank needs is made, or sent, first, in a few pieces,
  * by copy engines, beside the product; own rows of a sum are computed onto what has arrived (T3, ASPLOS 2024). Or by tiles: one kernel of fccd's stores tiles at the other rank
- * as soon as it has multiplied them, and adds to its own what has come. That is so of f16 and bf16 where all ranks have an H100 or H200, M is at least 512, 1 MiB or more go to the other rank, and rows
- * of what is exchanged (N of sums, else K) are multiples of 8 elements. A rank whose a, b or c the copy engine cannot take
+ * as soon as it has multiplied them, and adds to its own what has come. That is so where all ranks' FCC_FUSED says auto (libfccclient(3); that kernel has not run on a GPU yet), of f16 and bf16, on an H100 or H200
+ * each, if M is at least 512, 1 MiB or more go to the other rank, and rows of what is exchanged (N of sums, else K) are multiples of 8 elements. A rank whose a, b or c the copy engine cannot take
  * (begins and strides that are multiples of 16 bytes, K of 1 or more) multiplies tiles by a slower kernel. Both ways, the other rank's partial sum is rounded to c's dtype before
  * it is added, in f32, and the sum is rounded once more; both ranks of a gemm_all_reduce get the same bits. `sequential`, and more than two ranks: the product and
  * the collective, one behind the other; then every partial sum is rounded. `auto`: by tiles where that can be; else fused where 4 MiB or more go to the other rank. A row of what is exchanged has at

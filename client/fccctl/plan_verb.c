@@ -139,8 +139,9 @@ static bool launched_text(const struct plan_options *o, char text[LAUNCHED_TEXT]
         s->spec->exchange == EXCHANGE_PUT || o->schedule)
         return false;
     if (!why)
-        (void)snprintf(text, LAUNCHED_TEXT, "by tiles of %u x %" PRIu32 " on H100 and H200, elsewhere in pieces by cuBLAS",
-                       TILES_ROWS, tiles_columns(m, s->n));
+        (void)snprintf(text, LAUNCHED_TEXT,
+                       "in pieces by cuBLAS; with FCC_FUSED=auto by tiles of %u x %" PRIu32 " on H100 and H200", TILES_ROWS,
+                       tiles_columns(m, s->n));
     else
         (void)snprintf(text, LAUNCHED_TEXT, "in pieces by cuBLAS, not by tiles: %s", why);
     return true;

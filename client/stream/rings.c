@@ -36,22 +36,22 @@ static bool library_is_there(struct fcc_comm *comm)
     return !prepared_functions_load(comm, "another", &functions) && functions->library && functions->library();
 }
 
-/* What this rank's process has, less what FCC_FUSED says is not to be used. The GPU's major version is asked for, as only CUDA has tiles that are fast. */
+/* What this rank's process has, as far as FCC_FUSED asks for it. The GPU's major version is asked for, as only CUDA has tiles that are fast. */
 static enum pieces_level pieces_level(struct fcc_comm *comm)
 {
     const char *wish = getenv(FUSED_VARIABLE);
+    const bool always = wish && !strcmp(wish, "tiles"), choose = wish && !strcmp(wish, "auto");
     int before = 0, major = 0;
 
     if (!library_is_there(comm))
         return PIECES_NONE;
-    if ((wish && !strcmp(wish, "pieces")) || !comm->accelerator->driver->major_attribute ||
-        accelerator_enter(comm->accelerator, &before))
+    if ((!always && !choose) || !comm->accelerator->driver->major_attribute || accelerator_enter(comm->accelerator, &before))
         return PIECES_LIBRARY;
     if (ACCELERATOR_CALL(comm->accelerator, device_attribute, &major, comm->accelerator->driver->major_attribute,
                          comm->accelerator->device))
         major = 0;
     accelerator_leave(comm->accelerator, before);
-    return wish && !strcmp(wish, "tiles") ? PIECES_WISH : major == HOPPER_MAJOR ? PIECES_HOPPER : PIECES_LIBRARY;
+    return always ? PIECES_WISH : major == HOPPER_MAJOR ? PIECES_HOPPER : PIECES_LIBRARY;
 }
 
 static int rings_prepare(struct fcc_comm *comm)

@@ -74,8 +74,8 @@ static void large_of_three(void)
 
 /* ---- by tiles ---- */
 
-/* All cases that can, where all ranks wish it; none, where one rank wishes pieces; else the large ones. */
-enum { WISH_TILES, WISH_NONE, WISH_APART };
+/* All cases that can, where all ranks wish it; none, where one rank wishes pieces; the large ones, where ranks are to choose. */
+enum { WISH_TILES, WISH_AUTO, WISH_APART };
 
 static void tiles_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -83,12 +83,11 @@ static void tiles_rank(int rank, const struct ranks *all, void *argument)
     struct piece_case c;
     struct rank r;
 
-    if (wish != WISH_NONE)
-        CHECK(setenv("FCC_FUSED", wish == WISH_APART && rank == 0 ? "pieces" : "tiles", 1) == 0);
+    CHECK(setenv("FCC_FUSED", wish == WISH_AUTO ? "auto" : wish == WISH_APART && rank == 0 ? "pieces" : "tiles", 1) == 0);
     fcc_context *context = pieces_open(&r, rank, all, 0);
     for (int i = 0; i < test_rounds(30); i++) {
         const enum kind kind = (enum kind)(i % KINDS);
-        const int before = (int)fake->by_tiles, m = wish == WISH_NONE ? 512 + i : 1 + i * 7;
+        const int before = (int)fake->by_tiles, m = wish == WISH_AUTO ? 512 + i : 1 + i * 7;
         if (wish == WISH_APART)
             CHECK(setenv("FCC_FUSED", "pieces", 1) == 0); /* what is expected */
         c = piece_of(&r, kind,
@@ -97,12 +96,12 @@ static void tiles_rank(int rank, const struct ranks *all, void *argument)
                                 : FCC_BF16,
                      m,
                      i % 4 == 3                            ? 20
-                     : wish == WISH_NONE && kind != GATHER ? 2048
+                     : wish == WISH_AUTO && kind != GATHER ? 2048
                                                            : 24 + 8 * (i % 3));
         for (int p = 0; p < r.n && kind == GATHER; p++) /* N may differ */
             c.n[p] += p;
         for (int p = 0; p < r.n; p++)
-            c.k[p] = kind != GATHER ? i % 6 + p : wish == WISH_NONE ? 2048 : 8 + 4 * (i % 2);
+            c.k[p] = kind != GATHER ? i % 6 + p : wish == WISH_AUTO ? 2048 : 8 + 4 * (i % 2);
         c.schedule = wish == WISH_APART || i % 2 ? FCC_SCHEDULE_FUSED : FCC_SCHEDULE_AUTO;
         OK(fcc_noop(r.comm));
         piece_works(&r, &c, i);
@@ -122,7 +121,7 @@ static void tiles_of_wish(int wish)
 
 static void tiles(void)
 {
-    tiles_of_wish(WISH_NONE);
+    tiles_of_wish(WISH_AUTO);
 }
 
 static void tiles_wished(void)

@@ -22,8 +22,7 @@ def pair(device):
 
 def begin(comm, wish):
     """Before the rank's first product: what FCC_FUSED says then holds for the communicator."""
-    if wish:
-        os.environ["FCC_FUSED"] = wish
+    os.environ["FCC_FUSED"] = wish or "auto"
     torch.cuda.set_device(comm.device)
     assert comm._member.multiplies()
 

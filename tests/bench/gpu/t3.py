@@ -172,9 +172,14 @@ class Session:
             found = [self.fcc.unique_id(socket=str(rank.settings.socket), job=JOB) if rank.rank == 0 else None]
             self.dist.broadcast_object_list(found, src=0)
             self.wished[wish] = join(rank, found[0])[1]
-            os.environ["FCC_FUSED"] = wish  # until the communicator has what its products need
-            self.wished[wish]._member.multiplies()
-            del os.environ["FCC_FUSED"]
+            self.asked(self.wished[wish], wish)
+        self.asked(self.comm, "auto")
+
+    @staticmethod
+    def asked(comm, wish):
+        os.environ["FCC_FUSED"] = wish  # until the communicator has what its products need
+        comm._member.multiplies()
+        del os.environ["FCC_FUSED"]
 
     def close(self):
         for comm in (*self.wished.values(), self.comm):
