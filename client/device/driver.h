@@ -144,7 +144,7 @@ struct driver {
     /* The attribute of a device that can use stream_write and stream_wait on registered host memory:
      * CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS (32 bits then, too), hipDeviceAttributeCanUseStreamWaitValue */
     int stream_attribute;
-    int major_attribute; /* of a device's major version: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR; 0: nobody asks */
+    int major_attribute;   /* of a device's major version: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR; 0: nobody asks */
     bool waits_cyclically; /* stream_wait compares (int32_t)(word - value) >= 0; if false, word >= value, unsigned */
     void *library;         /* NULL: not loaded yet */
 #define X(result, member, cuda, hip, parameters) result(*member) parameters;
