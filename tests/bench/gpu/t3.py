@@ -168,7 +168,7 @@ class Session:
         self.rank, self.torch, self.dist = rank, rank.torch, rank.torch.distributed
         self.fcc, self.comm = join(rank, uid)
         self.wished = {}
-        for wish in WISHES if rank.settings.ranks == 2 else ():
+        for wish in WISHES if rank.settings.ranks == 2 and self.comm._member.on_gpu else ():
             found = [self.fcc.unique_id(socket=str(rank.settings.socket), job=JOB) if rank.rank == 0 else None]
             self.dist.broadcast_object_list(found, src=0)
             self.wished[wish] = join(rank, found[0])[1]
