@@ -33,7 +33,7 @@ static struct fcc_tuning *tuned(fcc_comm *comm, const char *cache, bool again)
 {
     struct progress progress = {.calls = 0};
     const struct fcc_tune_options o = {
-        .cache = cache, .limit_ms = 3000, .again = again, .progress = progressed, .argument = &progress};
+        .cache = cache, .limit_ms = 60000, .again = again, .progress = progressed, .argument = &progress};
     struct fcc_tuning *t = NULL;
     fcc_program *p;
 
