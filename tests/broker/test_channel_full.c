@@ -4,6 +4,7 @@
  * lost, and an error is one message's.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -221,9 +222,29 @@ static void replies_unread(void)
 
 #define IN_FLIGHT 80 /* descriptors; the worker may have fewer */
 
+/* A reply that can be neither sent nor kept: its connection ends, but says why first. With less room there is nothing to reply with; it grows by one
+ * descriptor at most each time. */
+static void in_flight_lost(const struct test_daemon *d, struct raw *r, const struct fcc_buffer_alloc_msg *m)
+{
+    const pid_t worker = daemon_worker(d);
+    const struct fcc_reply *reply;
+    struct rlimit limit = {.rlim_cur = 4, .rlim_max = 4096};
+    char who[32];
+
+    (void)snprintf(who, sizeof(who), "process %d, RLIMIT_NOFILE", worker);
+    do {
+        CHECK(++limit.rlim_cur < IN_FLIGHT && prlimit(worker, RLIMIT_NOFILE, &limit, NULL) == 0);
+        raw_send(r, m, sizeof(*m), NULL, 0);
+        reply = raw_receive(r);
+        if (reply->status != -EMFILE || r->nfds || !strstr(reply->text, who))
+            check_failed(__FILE__, __LINE__, "%d: %s", reply->status, reply->text);
+    } while (!daemon_logged(d, "its connection ends: no file descriptor is left", false));
+    CHECK(strstr(reply->text, "can be neither sent now nor kept") && raw_closed(r));
+}
+
 /* Another process of the same user has so many descriptors on their way that the kernel takes no more of that user's. A reply with one is
- * kept until it does. The user has no privilege, under which this would not be so. */
-static void in_flight_user(const struct test_daemon *d)
+ * kept until it does, unless the worker's table is full. The user has no privilege, under which this would not be so. */
+static void in_flight_user(const struct test_daemon *d, bool full)
 {
     int pairs[IN_FLIGHT][2], status;
     char byte = 0;
@@ -240,6 +261,11 @@ static void in_flight_user(const struct test_daemon *d)
         CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pairs[i]) == 0);
         struct raw to = {.sock = pairs[i][0]};
         raw_send(&to, &byte, 1, (int[]){STDERR_FILENO}, 1);
+    }
+    if (full) {
+        in_flight_lost(d, r, &m);
+        raw_close(r);
+        return;
     }
     raw_send(r, &m, sizeof(m), NULL, 0);
     struct timeval soon = {.tv_usec = 300000}, limit = {.tv_sec = 10};
@@ -265,14 +291,16 @@ static void replies_in_flight(void)
         test_skip("skipped: needs root, to be another user than the daemon");
     daemon_start(&d, NULL);
     CHECK(chmod(test_directory(), 0711) == 0 && chmod(d.socket, 0666) == 0);
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        CHECK(setgroups(0, NULL) == 0 && setgid(40005) == 0 && setuid(40005) == 0);
-        in_flight_user(&d);
-        _exit(0);
+    for (int full = 0; full < 2; full++) {
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            CHECK(setgroups(0, NULL) == 0 && setgid(40005) == 0 && setuid(40005) == 0);
+            in_flight_user(&d, full);
+            _exit(0);
+        }
+        CHECK(waitpid(pid, &status, 0) == pid && status == 0);
     }
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
     daemon_stop(&d);
 }
 

@@ -95,23 +95,29 @@ void session_on_room(evutil_socket_t sock, short what, void *arg)
     }
 }
 
-/* Room for a reply that is to be sent later, with its descriptors. NULL with the reason: a literal, and logged. */
-static struct outgoing *outgoing_new(struct session *s, size_t length, const int *fds, int nfds, const char **why)
+/* Why there is no room for a reply that is to be sent later. text: a literal. */
+struct no_room {
+    int status;
+    const char *text;
+};
+
+/* Room for a reply that is to be sent later, with its descriptors. NULL with the reason, which is logged. */
+static struct outgoing *outgoing_new(struct session *s, size_t length, const int *fds, int nfds, struct no_room *why)
 {
     struct outgoing *o = NULL;
     struct error e = {0};
 
     if (s->outbox_length >= OUTBOX_MAX)
-        *why = "it does not read its replies";
+        *why = (struct no_room){-ENOBUFS, "it does not read its replies"};
     else if (worker_small_charge(s->worker, sizeof(*o) + length, &e))
-        *why = "its replies, which it does not read, take more memory than is allowed";
+        *why = (struct no_room){-ENOMEM, "its replies, which it does not read, take more memory than is allowed"};
     else if (!(o = malloc(sizeof(*o) + length)))
-        *why = "no memory for a reply to it";
+        *why = (struct no_room){-ENOMEM, "no memory for a reply to it"};
     for (int i = 0; o && i < nfds; i++) {
         o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
         if (o->fds[i] >= 0)
             continue;
-        *why = "no file descriptor is left to keep a reply to it (RLIMIT_NOFILE)";
+        *why = (struct no_room){-EMFILE, "no file descriptor is left to keep a reply to it (RLIMIT_NOFILE)"};
         fds_close(o->fds, i);
         free(o);
         o = NULL;
@@ -120,18 +126,33 @@ static struct outgoing *outgoing_new(struct session *s, size_t length, const int
         return o;
     if (s->outbox_length < OUTBOX_MAX && !e.status)
         worker_small_release(s->worker, sizeof(*o) + length);
-    log_warning("pid %d: its connection ends: %s%s%s", s->pid, *why, e.status ? ": " : "", e.text);
+    log_warning("pid %d: its connection ends: %s%s%s", s->pid, why->text, e.status ? ": " : "", e.text);
     return NULL;
+}
+
+/* The connection ends, and a reply that could not be sent cannot be kept either. Where that may be for its descriptors, the kernel may take one without
+ * any: who waits hears why. */
+static void reply_lose(struct session *s, const struct fcc_reply *reply, const struct no_room *why)
+{
+    struct fcc_reply r = {.msg = {.type = reply->msg.type, .id = reply->msg.id}};
+    struct error e = {0};
+
+    if (reply->fds && TAILQ_EMPTY(&s->outbox)) {
+        r.status = error_set(&e, why->status, "the connection ends, as its reply can be neither sent now nor kept");
+        text_copy(r.text, sizeof(r.text), e.text);
+        (void)msg_send(s->sock, &r.msg, sizeof(r), NULL, 0);
+    }
+    session_break(s, why->text);
 }
 
 /* status: why it cannot be sent now. */
 static void outbox_add(struct session *s, const struct fcc_reply *reply, size_t length, const int *fds, int nfds, int status)
 {
-    const char *why = NULL;
+    struct no_room why = {0};
     struct outgoing *o = outgoing_new(s, length, fds, nfds, &why);
 
     if (!o) {
-        session_break(s, why);
+        reply_lose(s, reply, &why);
         return;
     }
     memcpy(o->bytes, reply, length);
