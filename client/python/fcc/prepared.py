@@ -14,6 +14,8 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,7 +68,7 @@ class PreparedOperator:
         self._first, self._second = (tensor.data_ptr for tensor in inputs.values())
         self._places = self._first(), self._second(), result.data_ptr()
         self._enqueue = library().prepared_enqueue
-        self._end = weakref.finalize(self, _prepared_end, os.getpid(), member, handle)
+        self._end = weakref.finalize(self, bound_end, os.getpid(), member, library().prepared_free, handle)
         self._end.atexit = False
         comm._operators.add(self)
 
@@ -95,7 +97,8 @@ class PreparedOperator:
         self._end()
 
 
-def _prepared_end(pid: int, member: Member, handle: ctypes.c_void_p) -> None:
+def bound_end(pid: int, member: Member, free: Callable[[Any], object], handle: Any) -> None:
+    """Frees a handle whose runs may still be on their way, in the process that made it."""
     if os.getpid() != pid:
         return
     if member.on_gpu:
@@ -103,7 +106,7 @@ def _prepared_end(pid: int, member: Member, handle: ctypes.c_void_p) -> None:
             torch.cuda.synchronize(member.device)
         except RuntimeError:  # not possible while a stream is captured: the communicator's end frees it. A failed GPU needs no care
             return
-    library().prepared_free(handle)
+    free(handle)
 
 
 def there(comm: Communicator, op: str, name: str, tensor: Tensor, stream: int) -> tuple:

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from .._connection import Member, interruptible
+from .._connection import interruptible
 from .._library import ADDRESS, library
 from .._communicator.refusals import TOLD, refuse
 from ..errors import ArgumentError, Error
 from ..memory import stream_of
+from ..prepared import bound_end
 from .running import _OP, CompiledProgram, Parameter, changed_note
 from .turns import Host
 
@@ -51,7 +52,7 @@ class BoundProgram(CompiledProgram):
             raise ArgumentError(f"BoundProgram: run: {type(run).__name__}: allowed is a CompiledProgram, whose bind() makes one")
         super().__init__(run._program, run.comm, run._sizes)
         self._end.detach()
-        self._end = weakref.finalize(self, _bound_end, os.getpid(), self._member, self._handle)
+        self._end = weakref.finalize(self, bound_end, os.getpid(), self._member, library().program_close, self._handle)
         self._end.atexit = False
         self._turns = Host()  # nothing waits: copies and runs are on one stream
         self._read = _read_by_others(self.text)
@@ -154,17 +155,6 @@ class BoundProgram(CompiledProgram):
 
     def bind(self, *given: Any, **named: Any) -> BoundProgram:
         raise ArgumentError(f"program {self._program.name}: bind: it is bound: allowed is bind() of what compile() made", rank=self.comm.rank)
-
-
-def _bound_end(pid: int, member: Member, handle: Any) -> None:
-    if os.getpid() != pid:
-        return
-    if member.on_gpu:
-        try:
-            torch.cuda.synchronize(member.device)
-        except RuntimeError:  # not possible while a stream is captured: the communicator's end frees it. A failed GPU needs no care
-            return
-    library().program_close(handle)
 
 
 def _read_by_others(text: str) -> set[str]:
