@@ -72,10 +72,10 @@ class Ranks:
 
     def __init__(self, daemon, device, size, function, *arguments, **options):
         identity = fcc.unique_id(socket=daemon.socket)
-        together = _context.Barrier(size) if "time_limit" in options else None
+        self.together = _context.Barrier(size) if "time_limit" in options else None  # it is there as long as somebody here has it
         self._start(daemon, _rank, function, arguments, [
             {"rank": rank, "size": size, "id": identity, "device": device, "heap_bytes": 32 << 20, "time_limit": 30, "before": getattr(daemon, "before", None),
-             "together": together, **options}
+             "together": self.together, **options}
             for rank in range(size)])
 
     def _start(self, daemon, target, function, arguments, options):
