@@ -199,6 +199,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
         if (is_there && threadIdx.x % 32 == 0)
             is_there = tiles_room_await(call, run, job.run, job.index);
         is_there = __shfl_sync(0xffffffffu, is_there, 0);
+        __syncwarp(); /* a shuffle orders no memory */
         gpu_fence_proxies();
         return is_there;
     }
@@ -278,6 +279,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
             is_there = __shfl_sync(0xffffffffu, is_there, 0);
             if (!is_there)
                 return;
+            __syncwarp(); /* a shuffle orders no memory: the lanes' loads come behind the first one's acquire */
             tiles_move<T, 8>(call, tile, row, col, lane, 32);
             __syncwarp();
             if (lane == 0)
