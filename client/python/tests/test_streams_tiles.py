@@ -116,8 +116,7 @@ def works(comm, case, draw, replays):
             case.check(comm, one)
 
 
-# What each of them is the first to have, from the simplest on: so the first that is wrong says where to look. m, n, k: of what is summed; of what is gathered n and k change
-# places where they are many, as it is K that travels. Tiles have 256 columns only where there are many.
+# What each of them is the first to have, from the simplest on: so the first that is wrong says where to look. Tiles have 256 columns only where there are many tiles.
 FIRST = (
     ("a tile of 128 columns on each rank, K of one stage", {"m": 256, "n": 128, "k": 64}),
     ("K shorter than a stage", {"m": 256, "n": 128, "k": 40}),
