@@ -34,7 +34,7 @@
 
 enum {
     MEMBERS = 2,
-    SAMPLES = 1 << 19,
+    SAMPLES = 1 << 21,
     LIMIT_MS = 60000,
     BEFORE_MS = 1000, /* that nothing happens, before a moment */
     AFTER_MS = 1500,

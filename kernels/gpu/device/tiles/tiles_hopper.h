@@ -327,6 +327,14 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(2)
             gpu_map_prefetch(&maps.come);
         parts.make();
     }
+#if defined(GPU_WAITS_TELL)
+    if (threadIdx.x == 0 && blockIdx.x == 0) {
+        const void *const places[] = {shared.stage_full, shared.stage_empty, shared.job_full,
+                                      shared.job_empty,  &shared.out_full,   &shared.out_empty};
+        for (uint32_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+            tell_places[i] = gpu_shared_address(places[i]);
+    }
+#endif
     gpu_follow();
     if (threadIdx.x == 0)
         tiles_run_find(call, &run);
