@@ -10,7 +10,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 class Daemon:
