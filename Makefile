@@ -94,7 +94,7 @@ uninstall:
 help:
 	@echo 'make           build fccd, fccctl and libfccclient into build/'
 	@echo 'make demo      install what is missing, build, and show fused operators on the words of a text (TEXT=path)'
-	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined, both with a comma, or thread; TEST_JOBS=4 at a time)'
+	@echo 'make test      install what is missing, build, and run all tests (SAN=address, undefined, both with a comma, or thread; TEST_JOBS=6 at a time)'
 	@echo 'make bench     compare with Open MPI and the same BLAS, in one run'
 	@echo 'make bench-nodes  nodes in network namespaces: overlap over a shaped link, and tcp beside iperf3 (as root)'
 	@echo 'make bench-rdma links over verbs, in the two emulated machines of make test-rdma'

@@ -30,13 +30,13 @@ $(DEVICE_TEXT): kernels/gpu/plugin/device_text $(wildcard kernels/gpu/*.h kernel
 $(BUILD)/obj/cuda/kernels/gpu/plugin/compile.o $(BUILD)/obj/hip/kernels/gpu/plugin/compile.o: $(DEVICE_TEXT)
 PLUGINS := $(if $(SAN),,$(if $(NVCC),$(BUILD)/lib/fccd/cuda.so) $(if $(HIPCC),$(BUILD)/lib/fccd/hip.so))
 
-# Where nvcc is ccache's, an object counts as made if the text for the first target is the same, whatever has changed for the others: so all that may be in it
+# Where nvcc or hipcc is ccache's, an object counts as made if the text for the first target is the same, whatever has changed for the others: so all that may be in it
 # counts, too.
-CUDA_INPUTS = $(shell find kernels/gpu kernels/plan kernels/program proto -name '*.h' -o -name '*.def' -o -name '*.hip' | LC_ALL=C sort | tr '\n' ':')
+GPU_INPUTS = $(shell find kernels/gpu kernels/plan kernels/program proto -name '*.h' -o -name '*.def' -o -name '*.hip' | LC_ALL=C sort | tr '\n' ':')
 $(BUILD)/obj/cuda/%.o: %.hip Makefile
 	@mkdir -p $(@D)
 	$(call say,NVCC)
-	$(Q)CCACHE_EXTRAFILES='$(CUDA_INPUTS)' $(NVCC) -std=c++17 -O3 -g -x cu $(CUDA_TARGETS) $(GPU_CPPFLAGS) \
+	$(Q)CCACHE_EXTRAFILES='$(GPU_INPUTS)' $(NVCC) -std=c++17 -O3 -g -x cu $(CUDA_TARGETS) $(GPU_CPPFLAGS) \
 		-Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra$(if $(WERROR),$(comma)-Werror) $(if $(WERROR),-Werror all-warnings) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 # For developers: the same plug-in, whose products by tiles say what they wait for where they do not get on (kernels/gpu/device/tiles/waits_tell.h).
 .PHONY: cuda-tell
@@ -55,7 +55,7 @@ $(BUILD)/lib/fccd-tell/cuda.so: $(CUDA_TELLS:%=$(BUILD)/obj/cuda-tell/%.o) \
 $(BUILD)/obj/hip/%.o: %.hip Makefile
 	@mkdir -p $(@D)
 	$(call say,HIPCC)
-	$(Q)$(HIPCC) $(HIP_FLAGS) $(HIP_TARGETS) -MF $(@:.o=.d) -c $< -o $@
+	$(Q)CCACHE_EXTRAFILES='$(GPU_INPUTS)' $(HIPCC) $(HIP_FLAGS) $(HIP_TARGETS) -MF $(@:.o=.d) -c $< -o $@
 $(BUILD)/obj/hip/gemm_gfx940.s: kernels/gpu/device/compute/gemm.hip Makefile
 	@mkdir -p $(@D)
 	$(call say,HIPCC)

@@ -350,6 +350,24 @@ static void test_wrapper(void **state)
         fail_msg("%s: wait status 0x%x", current->name, status);
 }
 
+/* FCC_TEST_PART=K/N: does the test belong to this part? Those of a program take turns; with whom they begin differs from program to program, so that
+ * programs of one test are not all in the same part. */
+static bool in_part(const char *group, size_t i)
+{
+    const char *part = getenv("FCC_TEST_PART");
+    unsigned which, parts, turn = 0;
+
+    if (!part || !*part || getenv("FCC_TEST_ONLY"))
+        return true;
+    if (sscanf(part, "%u/%u", &which, &parts) != 2 || parts == 0 || which >= parts) {
+        print_message("FCC_TEST_PART: \"%s\": allowed is K/N, with K from 0 to N - 1\n", part);
+        exit(EXIT_FAILURE);
+    }
+    for (; *group; group++)
+        turn = turn * 31 + (unsigned char)*group;
+    return (turn % parts + i) % parts == which;
+}
+
 int tests_run(const char *group, const struct test tests[], size_t n)
 {
     const char *only = getenv("FCC_TEST_ONLY");
@@ -357,7 +375,7 @@ int tests_run(const char *group, const struct test tests[], size_t n)
     size_t count = 0;
 
     for (size_t i = 0; list && i < n; i++)
-        if (!only || !strcmp(only, tests[i].name))
+        if (in_part(group, i) && (!only || !strcmp(only, tests[i].name)))
             list[count++] = (struct CMUnitTest){
                 .name = tests[i].name, .test_func = test_wrapper, .initial_state = (void *)(uintptr_t)&tests[i]};
     if (only && count == 0)

@@ -26,8 +26,9 @@ struct test {
 #define TESTS(array) (array), sizeof(array) / sizeof((array)[0])
 
 /* Run the tests through cmocka, each in a child process. What a test printed is shown if it fails. A name in
- * FCC_TEST_ONLY selects one (that there is none of that name is a failure), FCC_TEST_VERBOSE shows what passing tests printed,
- * FCC_TEST_SLOW gives them more time (as GPUs do, whose drivers take their time to start). Returns the number of failures. */
+ * FCC_TEST_ONLY selects one (that there is none of that name is a failure), FCC_TEST_PART=K/N every Nth, so that the N parts have all,
+ * FCC_TEST_VERBOSE shows what passing tests printed, FCC_TEST_SLOW gives them more time (as GPUs do, whose drivers take their time to
+ * start). Returns the number of failures. */
 int tests_run(const char *group, const struct test tests[], size_t n);
 
 /* How often something is to be repeated that is n times in a plain build: a quarter where FCC_TEST_SLOW is set. A sanitizer sees a

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * sums_on_cpu.h - kernels/gpu/device/exchange/step_sums.h on a cpu (test_generate.c): a workgroup is as many threads, barriers are barriers, and an exchange
- * of registers goes through memory between two of them. C++.
+ * sums_on_cpu.h - kernels/gpu/device/exchange/step_sums.h on a cpu (test_generate.c): a workgroup's threads are contexts of one thread, which takes turns from
+ * barrier to barrier, and an exchange of registers goes through memory between two of them. C++.
+ *
+ * A context goes on until it has to wait, and then the next one: so where a barrier is missing, the first one reads what others have not written yet, or
+ * overwrites what they have not read. Each workgroup's turns go the other way round than those of the one before, as the last one may be who reads. (With a
+ * thread for each, their waking took most of a minute.)
  */
 #ifndef FCC_TESTS_PROGRAM_SUMS_ON_CPU_H
 #define FCC_TESTS_PROGRAM_SUMS_ON_CPU_H
 
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <ucontext.h>
 
 #define FCC_KERNELS_GPU_DEVICE_VECTOR_PARTS_H
 #define GPU_DEVICE static inline
@@ -16,14 +20,51 @@
 #define __forceinline__ inline
 #define __shared__ static
 
-static thread_local struct {
+static struct {
     uint32_t x;
-} threadIdx;
-static pthread_barrier_t workgroup, waves[16];
+} threadIdx; /* of whose turn it is */
+
+/* ---- turns ---- */
+
+enum { THREADS_MOST = 1024, STACK_BYTES = 1 << 16 };
+static struct turns {
+    int threads, left, step; /* `left` have not ended; the next one is `step` behind */
+    bool ended[THREADS_MOST];
+    ucontext_t context[THREADS_MOST], whole; /* `whole`: who runs the workgroup */
+} turns;
+
+static ucontext_t *turn_next()
+{
+    do
+        threadIdx.x = (threadIdx.x + (uint32_t)(turns.threads + turns.step)) % (uint32_t)turns.threads;
+    while (turns.ended[threadIdx.x]);
+    return &turns.context[threadIdx.x];
+}
+
+static struct barrier {
+    int threads, come, passed;
+} workgroup, waves[16];
+
+static void barrier_wait(struct barrier *b)
+{
+    const int passed = b->passed;
+
+    if (++b->come == b->threads) {
+        b->come = 0;
+        b->passed++;
+        return;
+    }
+    while (b->passed == passed) {
+        ucontext_t *own = &turns.context[threadIdx.x], *next = turn_next();
+        if (own == next)
+            abort(); /* all others have ended: nobody else comes */
+        (void)swapcontext(own, next);
+    }
+}
 
 static inline void __syncthreads()
 {
-    (void)pthread_barrier_wait(&workgroup);
+    barrier_wait(&workgroup);
 }
 
 static inline uint32_t __shfl_xor(uint32_t value, int bit, int width)
@@ -33,9 +74,9 @@ static inline uint32_t __shfl_xor(uint32_t value, int bit, int width)
 
     (void)width;
     registers[wave][lane] = value;
-    (void)pthread_barrier_wait(&waves[wave]);
+    barrier_wait(&waves[wave]);
     const uint32_t other = registers[wave][lane ^ (uint32_t)bit];
-    (void)pthread_barrier_wait(&waves[wave]);
+    barrier_wait(&waves[wave]);
     return other;
 }
 
@@ -71,14 +112,15 @@ struct summing {
     }
 };
 
-static void *thread_run(void *argument)
+static const struct sums_call *running;
+
+static void thread_run()
 {
-    const struct sums_call *call = ((const struct sums_call **)argument)[0];
+    const struct sums_call *call = running;
     const struct gpu_step *step = (const struct gpu_step *)call->step;
     const int64_t pieces = step->pieces ? ((const int64_t *)step)[step->pieces + step_head(step)->tensors] : 0;
     struct summing op = {call, 0};
 
-    threadIdx.x = (uint32_t)((uintptr_t *)argument)[1];
     if (call->each && step_head(step)->tensors)
         step_sums_each<true>(step, call->each, 0, step->count, op);
     else if (call->each)
@@ -88,25 +130,33 @@ static void *thread_run(void *argument)
     __syncthreads();
     if (!call->each)
         step_sums_tensors(step, call->pieces, op);
-    return NULL;
+    turns.ended[threadIdx.x] = true;
+    (void)setcontext(--turns.left ? turn_next() : &turns.whole);
 }
 
 extern "C" void sums_run(const struct sums_call *call)
 {
-    static pthread_t threads[STEP_THREADS];
-    static uintptr_t arguments[STEP_THREADS][2];
+    static char stacks[STEP_THREADS][STACK_BYTES];
+    static_assert(STEP_THREADS <= THREADS_MOST && STEP_WAVES <= sizeof(waves) / sizeof(waves[0]),
+                  "turns, and barriers of waves");
 
-    (void)pthread_barrier_init(&workgroup, NULL, STEP_THREADS);
-    for (int i = 0; i < STEP_WAVES; i++)
-        (void)pthread_barrier_init(&waves[i], NULL, STEP_WAVE);
+    running = call;
+    turns.threads = turns.left = STEP_THREADS;
+    turns.step = turns.step == 1 ? -1 : 1;
+    workgroup = {STEP_THREADS, 0, 0};
+    for (struct barrier &wave : waves)
+        wave = {STEP_WAVE, 0, 0};
     for (int i = 0; i < STEP_THREADS; i++) {
-        arguments[i][0] = (uintptr_t)call;
-        arguments[i][1] = (uintptr_t)i;
-        if (pthread_create(&threads[i], NULL, thread_run, arguments[i]))
+        turns.ended[i] = false;
+        if (getcontext(&turns.context[i]))
             abort();
+        turns.context[i].uc_stack.ss_sp = stacks[i];
+        turns.context[i].uc_stack.ss_size = STACK_BYTES;
+        turns.context[i].uc_link = NULL;
+        makecontext(&turns.context[i], thread_run, 0);
     }
-    for (int i = 0; i < STEP_THREADS; i++)
-        (void)pthread_join(threads[i], NULL);
+    threadIdx.x = turns.step == 1 ? 0 : STEP_THREADS - 1;
+    (void)swapcontext(&turns.whole, &turns.context[threadIdx.x]);
 }
 
 #endif

@@ -479,8 +479,7 @@ static void sums(void)
     (void)snprintf(object, sizeof(object), "%s/sums.so", test_directory());
     (void)snprintf(
         command, sizeof(command),
-        "c++ -std=c++17 -O1 -ffp-contract=off -fPIC -shared -w -D_GNU_SOURCE -I. -x c++ tests/program/sums_on_cpu.h -o '%s' "
-        "-lpthread",
+        "c++ -std=c++17 -O1 -ffp-contract=off -fPIC -shared -w -D_GNU_SOURCE -I. -x c++ tests/program/sums_on_cpu.h -o '%s'",
         object);
     CHECK(system(command) == 0);
     void *library = dlopen(object, RTLD_NOW | RTLD_LOCAL);

@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 
 import fcc
 
-LIMIT_S = 90
+LIMIT_S = 240
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["numpy", "torch", "torch.distributed", "torch._dynamo", "fcc", "ranks"])
 

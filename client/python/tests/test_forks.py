@@ -18,7 +18,7 @@ import torch
 from daemon import Daemon
 from ranks import Ranks
 
-CHILD_LIMIT_S = 30
+CHILD_LIMIT_S = 90
 
 
 def child(function, *arguments):

@@ -23,7 +23,7 @@ from fcc._library import library
 from fcc._private.program import _compiler
 from ranks import _context
 
-LIMIT_S = 60
+LIMIT_S = 180
 STARTED = re.compile(r"^fcc: no fccd listens at /run/fccd/fccd\.sock: started a private one for this job \(pid (\d+), socket (.+)\)$", re.M)
 
 
