@@ -148,8 +148,9 @@ class Unit:
         moved = [(view, p) for view, p in zip(self.views["g"], self.parameters) if p.grad is not None and p.numel() and not _lies_in(p.grad, view)]
         if moved:
             _take([(view, p.grad) for view, p in moved if p.grad is not None], self.flat["g"])
-        for view, p in moved if in_place else ():
-            p.grad = view
+        if in_place:
+            for view, p in moved:
+                p.grad = view
         for view, p in zip(self.views["g"], self.parameters):
             if p.grad is None:
                 view.zero_()
