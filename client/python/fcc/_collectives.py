@@ -330,7 +330,7 @@ def in_rows(c: Communicator, error: ArgumentError, width: int) -> ArgumentError:
     found = re.search(r"(receive_counts: rank \d+ expects) (\d+) elements (of rank \d+, which sends) (\d+)", error.reason)
     if not found:
         return error
-    widths = call(c, "all_gather", torch.tensor([width]), {"counts": None}).tolist()
+    widths = call(c, "all_gather", torch.tensor([width], device=c.device), {"counts": None}).tolist()
     for rank, other in enumerate(widths):
         if other != widths[0]:
             return ArgumentError(f"all_to_all: x: elements of a row: rank {rank} has {other}, rank 0 has {widths[0]}")

@@ -239,10 +239,10 @@ class Buffer:
     """
 
     def __init__(self, member: Member, nbytes: int, kind: int) -> None:
-        handle = ctypes.c_void_p()
+        handle, asked = ctypes.c_void_p(), min(nbytes, (1 << 63) - 1)  # of a number that is longer ctypes would take the last 64 bits
 
         def call() -> int:
-            return library().buffer_alloc(member.handle, kind, nbytes, ctypes.byref(handle))
+            return library().buffer_alloc(member.handle, kind, asked, ctypes.byref(handle))
 
         if kind == _library.SYMMETRIC:  # a symmetric allocation waits for the other ranks
             status, text = interruptible(call, member.interrupted)
@@ -250,7 +250,7 @@ class Buffer:
             status = call()
             text = library().last_error_text() if status < 0 else ""
         if status < 0:
-            raise member.error(status, text)
+            raise member.error(status, text.replace(f"bytes: {asked}: ", f"bytes: {nbytes}: "))
         self.member = member
         self.handle: int = handle.value or 0
         self.address: int = library().buffer_data(handle)

@@ -4,6 +4,7 @@ counts, so the host neither knows nor waits for them, and a CUDA graph can repla
 from __future__ import annotations
 
 import math
+import re
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from .errors import ArgumentError
 from .memory import stream_of
 
 _CALLED = Called("all_to_all_v", {"all_to_all": ()})
+_TOO_MANY = r"(capacity: rank \d+ receives) (\d+) elements, its result has (\d+)"
 _packets.made_of["all_to_all_v"] = "all_to_all"
 
 
@@ -52,7 +54,13 @@ def all_to_all_v(x: Tensor, send_counts: Tensor, capacity: int, comm: str) -> tu
         raise refuse(c, "all_to_all", e) from None
     packed = library().operators["all_to_all"].pack(
         in_=source, out=target, device_send_counts=counts.data_ptr(), device_receive_counts=received.data_ptr(), row_elements=max(1, width))
-    run(c, "all_to_all", packed, stream, called=_CALLED, launched=launched)
+    try:
+        run(c, "all_to_all", packed, stream, called=_CALLED, launched=launched)
+    except ArgumentError as e:
+        if not c._member.on_gpu:  # there it may be an earlier call's, whose rows are not known any more
+            e.reason = re.sub(_TOO_MANY, lambda found: f"{found[1]} {int(found[2]) // max(1, width)} rows, allowed are {int(found[3]) // max(1, width)}", e.reason)
+            e.args = (e.reason,)
+        raise
     del held
     return came if width else x.new_empty((capacity, *x.shape[1:])), received
 

@@ -40,6 +40,14 @@ def place_anywhere(comm: Communicator, op: str, name: str, tensor: torch.Tensor)
     return (ADDRESS, tensor.data_ptr() or NO_ADDRESS, number, tensor.ndim, *tensor.shape, *padding, *stride, *padding), tensor
 
 
+_ROWS_APART = frozenset((("all_gather_gemm", "a"),))  # whose rows the C library wants to lie apart
+
+
+def _rows_overlap(tensor: torch.Tensor) -> bool:
+    """As those of a tensor that was expanded."""
+    return tensor.ndim > 1 and tensor.shape[0] > 1 and tensor.stride(0) < tensor.shape[-1]
+
+
 def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: int, *, weight: bool = False,
           silent: bool = False) -> tuple[tuple, torch.Tensor]:
     """(the fields of struct fcc_tensor, the tensor at that place). The caller holds the tensor until the operator is finished."""
@@ -49,7 +57,7 @@ def place(comm: Communicator, op: str, name: str, tensor: torch.Tensor, stream: 
         held, handle, offset = comm._local.take((1,), tensor.dtype, stream)
         return (handle, offset, number, tensor.ndim, *shape, *padding, 0, 0, 0, 0), held
     found = comm._member.connection.find(tensor.data_ptr())
-    if found and is_plain(tensor):
+    if found and is_plain(tensor) and not ((op, name) in _ROWS_APART and _rows_overlap(tensor)):
         stride = tensor.stride()
         if shape[-1] == 1:
             stride = (*stride[:-1], 1)

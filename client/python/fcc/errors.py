@@ -75,7 +75,9 @@ _COUNTS = "Where ranks have different numbers of rows, all of them say how many 
 _REMEDIES = tuple((re.compile(pattern), remedy) for pattern, remedy in (  # of errors whose reasons do not say what would work
     (r"\bgemv_all_reduce: x: shape\[0\] [1-9]\d*: allowed are 1 to", "fcc.gemm_all_reduce(x, w.t()) takes any number of rows."),
     (r"\b(?:all_)?gather: x: (?:elements that are expected of all ranks:|the ranks' have)", _COUNTS.format("counts")),
-    (r"\ball_gather_gemm: rows: their sum:", _COUNTS.format("rows"))))
+    (r"\ball_gather_gemm: rows: their sum:", _COUNTS.format("rows")),
+    (r"\bmap: .*: the smallest stride with which", "Take a number of columns with which rows fit, or do as the text says."),
+    (r"\btracker: it has one of this", "Close the Tracker that there is, or the RingReduceScatter or RingAllGather of which it is; another communicator (Communicator.split()) has its own.")))
 
 
 def _remedy_of(reason: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -66,7 +66,7 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype | None = None, device:
 def _wanted(comm: Communicator, shape: tuple, dtype: torch.dtype | None,
             device: str | torch.device | None) -> tuple[tuple[int, ...], torch.dtype, int]:
     """Checks empty()'s arguments: sizes, dtype and number of bytes."""
-    given: Any = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
+    given: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Iterable) and not hasattr(shape[0], "__index__") else shape
     sizes: tuple[Any, ...] = tuple(n.__index__() if hasattr(n, "__index__") else n for n in given)  # accepts numpy's numbers, too
     if any(not isinstance(n, int) or n < 0 for n in sizes):
         raise ArgumentError(f"shape: {sizes}: allowed are integers, 0 and more", rank=comm.rank)

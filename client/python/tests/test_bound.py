@@ -181,7 +181,7 @@ def unbound_rank(comm, words):
 def test_unbound(fakes, run, device):
     Ranks(fakes, "cuda", 2, unbound_rank, "its kernel cannot be made: GPU_COMPILER=none").results()
     if device == "cpu":
-        run(2, unbound_rank, "its ranks are on cpu devices: allowed on CUDA GPUs")
+        run(2, unbound_rank, r"^rank \d: program \w+: bind: its ranks are on cpu devices: allowed on CUDA GPUs")
 
 
 def real_rank(comm):

@@ -67,6 +67,28 @@ def refused_rank():
     dist.reduce(torch.zeros(4) if rank == 0 else root, 0)
 
 
+def torchs_words_rank():
+    """Errors have the names that arguments have in torch.distributed."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x = torch.ones(4 if rank else 6)
+    for call, text in (
+            (lambda: dist.all_reduce(x), "all_reduce: tensor: elements: rank 1 has 4, rank 0 has 6"),
+            (lambda: dist.all_reduce(torch.ones(2).to(torch.float64 if rank else torch.float32)), "all_reduce: tensor: dtype: rank 1 has f64, rank 0 has f32"),
+            (lambda: dist.broadcast(x, 0), "broadcast: tensor: elements: rank 1 has 4, rank 0 has 6"),
+            (lambda: dist.broadcast(torch.ones(2), size), f"broadcast: src: {size}: allowed are 0 to {size - 1}"),
+            (lambda: dist.reduce(torch.ones(2), size), f"reduce: dst: {size}: allowed are 0 to {size - 1}"),
+            (lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [1, 3], [2, 2]), "all_to_all: output: rank 0 expects 1 elements of rank 0, which sends 2")):
+        with pytest.raises(dist.DistBackendError, match=re.escape(text)):
+            call()
+    again = torch.ones(2)
+    dist.all_reduce(again)
+    assert again.tolist() == [size] * 2
+
+
+def test_torchs_words(group, on_cpu):
+    group(2, torchs_words_rank)
+
+
 def test_two_devices():
     """As of tensors on the cpu and on a GPU, which a machine without one has not."""
     found = unfit(3, "all_gather", [torch.ones(2), torch.ones(2, device="meta")], [], ("cpu", "meta"))

@@ -223,6 +223,35 @@ def gemm_case(bed, dtype):
         bed.compare(c, want, dtype, terms)
 
 
+def sums_case(bed, dtype):
+    """gemm_all_reduce, and gemm_reduce_scatter of the same factors."""
+    rank, size = bed.comm.rank, bed.comm.size
+    rows, n, k = [bed.size(20, 1) for _ in range(size)], bed.size(60), [bed.size(50) for _ in range(size)]
+    every_a, a = bed.floats(dtype, lambda r: (sum(rows), k[r]))
+    every_b, b = bed.floats(dtype, lambda r: (k[r], n))
+    want, terms = (sum(f(p) @ f(q) for p, q in zip(every_a, every_b)) for f in (torch.Tensor.double, torch.abs))
+    own = slice(sum(rows[:rank]), sum(rows[:rank + 1]))
+    for _ in range(2):
+        with bed.grad():
+            found, part = fcc.gemm_all_reduce(a, b, bed.comm), fcc.gemm_reduce_scatter(a, b, bed.comm, rows=rows)
+        bed.compare(found, want, dtype, terms)
+        bed.compare(part, want[own], dtype, terms[own])
+
+
+def gathered_case(bed, dtype):
+    rank, size = bed.comm.rank, bed.comm.size
+    rows, n, k = [bed.size(20) for _ in range(size)], [bed.size(60) for _ in range(size)], bed.size(50)
+    every_a, a = bed.floats(dtype, lambda r: (rows[r], k))
+    every_b, b = bed.floats(dtype, lambda r: (k, n[r]))
+    want, terms = (torch.cat([f(p) for p in every_a]) @ f(every_b[rank]) for f in (torch.Tensor.double, torch.abs))
+    for _ in range(2):
+        with torch.no_grad():  # a weight requires a gradient on all ranks or on none
+            found = fcc.all_gather_gemm(a, b, bed.comm, rows=rows)
+            behind = fcc.all_gather_gemm_epilogue(a, b, fcc.Epilogue(scale=2.0), bed.comm, rows=rows).y
+        bed.compare(found, want, dtype, terms)
+        bed.compare(behind, 2 * want, dtype, 2 * terms)
+
+
 def rows_case(bed, dtype):
     rank = bed.comm.rank
     width, sent = bed.size(70), counts(bed, 20)
@@ -303,8 +332,11 @@ def layouts_rank(comm, case, seed):
                 raise AssertionError(f"FCC_TEST_SEED={seed}, case {number} {dtype}: {bed.said}") from e
 
 
+CASES_OF = [gemv_case, gemm_case, sums_case, gathered_case, rows_case, all_reduce_case, embedding_case]
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("case", [gemv_case, gemm_case, rows_case, all_reduce_case, embedding_case])
+@pytest.mark.parametrize("case", CASES_OF)
 def test_layouts(run, case, size):
     run(size, layouts_rank, case, SEED)
 
@@ -316,6 +348,6 @@ def nodes(device):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("case", [gemv_case, gemm_case, rows_case, all_reduce_case, embedding_case])
+@pytest.mark.parametrize("case", CASES_OF)
 def test_layouts_on_two_nodes(nodes, device, case, size):
     Ranks(nodes, device, size, layouts_rank, case, SEED).results()

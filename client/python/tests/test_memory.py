@@ -29,6 +29,11 @@ def tensors_rank(comm):
     assert fcc.empty(2, 3, comm=comm).dtype == torch.get_default_dtype()
     with pytest.raises(fcc.ArgumentError, match="shape: .*-1"):
         fcc.empty(-1, comm=comm)
+    with pytest.raises(fcc.ArgumentError, match=r"shape: \(2.5,\): allowed are integers"):
+        fcc.empty(2.5, comm=comm)
+    for symmetric in (False, True):  # more bytes than 64 bits can say
+        with pytest.raises(fcc.ArgumentError, match="bytes: 18446744073709551632: allowed are 1 to"):
+            fcc.empty((1 << 62) + 4, dtype=torch.float32, symmetric=symmetric, comm=comm)
     with pytest.raises(fcc.ArgumentError, match="device: meta"):
         fcc.empty(1, device="meta", comm=comm)
 

@@ -255,6 +255,30 @@ def test_experts(run, tmp_path, size):
     run(size, experts_rank, tmp_path / "meeting")
 
 
+def default_device_rank(comm):
+    """Within torch.device("meta"), where real programs make models to load them later, modules lie where they always lie, with the same parameters; and an error that
+    the ranks ask each other about is what it is elsewhere."""
+    def made():
+        torch.manual_seed(3)
+        return [fcc.nn.ColumnParallelLinear(4, 6, comm=comm), fcc.nn.RowParallelLinear(8, 3, comm=comm), fcc.nn.ExpertParallelLinear(4, 3, 2 * comm.size, bias=True, comm=comm),
+                fcc.nn.ShardedEmbeddingBagCollection([5, 6, 7], 4, mode="sum", comm=comm)]
+
+    x = torch.ones(4, 3, device=comm.device)
+    with torch.device("meta"):
+        there = made()
+        for first, second in zip(there, made()):
+            assert all(torch.equal(a, b) and a.device == comm.device for a, b in zip(first.parameters(), second.parameters()))
+        if not comm.member.on_gpu:
+            with pytest.raises(fcc.ArgumentError, match="receive_counts: rank 0 expects 1 rows of rank 0, which sends 2"):
+                fcc.all_to_all(x, comm, send_counts=[2, 2], receive_counts=[1, 1])
+    seen = there[2](torch.ones(4 * comm.size, 4, device=comm.device))
+    assert torch.isfinite(seen).all() and list(seen.shape) == [4 * comm.size, 3]
+
+
+def test_default_device(run):
+    run(2, default_device_rank)
+
+
 def test_refused(run):
     run(2, refused_rank)
 

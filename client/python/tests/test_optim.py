@@ -250,6 +250,51 @@ def groups_rank(comm):
     same(ours, theirs)
 
 
+def own_memory_rank(comm):
+    """Parameters and gradients are given each other's memory, or their own in another order."""
+    torch.set_default_device(comm.device)
+    ours, theirs = parameters(shapes=[(5, 5), (5, 5), (3,)]), parameters(shapes=[(5, 5), (5, 5), (3,)])
+    mine, torchs = fcc.optim.AdamW(ours, lr=0.1, comm=comm, grads_in_place=True), torch.optim.AdamW(theirs, lr=0.1)
+    step_both(comm, ours, theirs, (mine, torchs), 1)
+    for a, b, _ in (ours, theirs):
+        a.data, b.data = b.data.t(), a.data
+    step_both(comm, ours, theirs, (mine, torchs), 2)
+    same(ours, theirs)
+    for a, b, _ in (ours, theirs):
+        a.data = a.data.t()
+    step_both(comm, ours, theirs, (mine, torchs), 3)
+    same(ours, theirs)
+    for a, b, _ in (ours, theirs):
+        a.grad, b.grad = b.grad, a.grad.t()
+    mine.step()
+    torchs.step()
+    same(ours, theirs)
+
+
+def test_own_memory(run_there):
+    run_there(2, own_memory_rank)
+
+
+def no_gradient_rank(comm):
+    """zero_grad(set_to_none=False) makes no gradients: what had none is skipped, as torch skips it."""
+    torch.set_default_device(comm.device)
+    ours, theirs = parameters(), parameters()
+    mine, torchs = fcc.optim.AdamW(ours, lr=0.1, comm=comm, grads_in_place=True), torch.optim.AdamW(theirs, lr=0.1)
+    step_both(comm, ours, theirs, (mine, torchs), 1)
+    for t in (2, 3):
+        step_both(comm, ours, theirs, (mine, torchs), t, skip=(1, 3))
+        for optimizer in (mine, torchs):
+            optimizer.zero_grad(set_to_none=False)
+        assert [p.grad is None for p in ours] == [p.grad is None for p in theirs]
+        mine.step()
+        torchs.step()
+        same(ours, theirs)
+
+
+def test_no_gradient(run_there):
+    run_there(2, no_gradient_rank)
+
+
 def test_groups_that_are_alike(run_there):
     run_there(2, groups_rank)
 

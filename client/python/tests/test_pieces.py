@@ -138,6 +138,42 @@ def errors_rank(comm):
     comm.barrier()
 
 
+def dtypes_rank(comm, dtype):
+    """Sums of numbers that float32 does not have, of complex ones, and of floats of 8 bits, which torch adds to no others."""
+    def made(rank):
+        odd = (1 << 24) + 1 + rank if dtype in (torch.int64, torch.int32) else 1.0 + (rank * 1j if dtype.is_complex else rank)
+        return torch.full((4, 3), odd).to(dtype)
+
+    ring = fcc.RingReduceScatter(lambda first, out, add: out.copy_(made(comm.rank)[first // comm.size:][:len(out)]), 2, 3, dtype, 1, comm, direct=True)
+    total = made(0).to(torch.float32 if dtype.itemsize == 1 else dtype)
+    for rank in range(1, comm.size):
+        total = total + made(rank).to(total.dtype)
+    assert torch.equal(ring.run().to(total.dtype), total[:2])
+    ring.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float64, torch.complex64, torch.float8_e4m3fn], ids=str)
+def test_dtypes(run, on_cpu, dtype):
+    run(2, dtypes_rank, dtype)
+
+
+def closed_rank(comm):
+    for made in (fcc.RingReduceScatter, fcc.RingAllGather):
+        ring = made(lambda *_: None, 3, 4, pieces=1, comm=comm)
+        with pytest.raises(fcc.AlreadyJoinedError, match="it has one of this communicator already.*Close the Tracker that there is, or the RingReduceScatter or RingAllGather"):
+            made(lambda *_: None, 3, 4, pieces=1, comm=comm)
+        ring.run()
+        ring.close()
+        ring.close()
+        with pytest.raises(fcc.ArgumentError, match=f"^{made.__name__}: it has been closed"):
+            ring.run()
+    comm.barrier()
+
+
+def test_closed(run, on_cpu):
+    run(2, closed_rank)
+
+
 def other_error_rank(comm):
     """One rank's error is all ranks': not the time limit's."""
     with pytest.raises(fcc.ArgumentError, match="rows 0, columns 4"):

@@ -137,7 +137,8 @@ class CompiledProgram:
 
     def _worded(self, error: Error) -> Error:
         name = f"program {self._program.name}: "
-        reason = re.sub(rf"\b{_OP}\b", name[:-2], error.reason)
+        reason = re.sub(rf"\bprepare_{_OP}: (?:a program: )?", f"{name}bind: ", error.reason)
+        reason = re.sub(rf"\b{_OP}\b", name[:-2], reason)
         if reason.count(name) > 1:  # a refusal, behind the name of the operator whose turn it took; and that operator's line
             reason = re.sub(rf"^(rank \d+: )?{name}(?:rank \d+: )?(?={name})", r"\1", reason)
             reason = re.sub(r" \(line \d+ of program `\w+`\)$", "", reason)

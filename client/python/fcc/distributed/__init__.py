@@ -9,7 +9,7 @@ of tensors on the cpu; so DistributedDataParallel, FSDP2, ZeroRedundancyOptimize
 
 _group.py: the process group. _work.py: what its calls return, and the order in which they run; _streams.py: on GPUs. _device.py: the
 communicator of a group. _collectives.py: collectives in pieces; _direct.py: where they need none; _vectors.py: tensors as vectors.
-_pairs.py: messages. _meeting.py: how ranks find each other. _shrink.py: the group of those that are left.
+_words.py: errors in torch's terms. _pairs.py: messages. _meeting.py: how ranks find each other. _shrink.py: the group of those that are left.
 """
 from __future__ import annotations
 

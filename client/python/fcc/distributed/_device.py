@@ -14,6 +14,7 @@ from ..errors import ArgumentError, CaptureError
 from ._collectives import Collectives
 from ._direct import Direct
 from ._streams import StreamWork
+from ._words import in_torchs_words
 from ._work import Lane, Work, as_torch_error
 
 Operation = Callable[[Collectives], None]
@@ -47,10 +48,12 @@ class Device:
             operation(self._on)
         except Exception as e:
             self._tell(name, e)
+            in_torchs_words(name, e, self._on.rank)
             raise
         finally:
             found = self._on.errors_take()
         if found is not None:
+            in_torchs_words(name, found, self._on.rank)
             raise found
 
     def _tell(self, name: str, error: Exception) -> None:

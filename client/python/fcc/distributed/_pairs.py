@@ -90,7 +90,7 @@ class Sender:
                 self._direction = _Direction(self._join())
             vector = Vector("send", [tensor])
             parts = vector.parts(0, vector.count)
-            self._direction.send(tag, tensor.dtype, parts[0].view(torch.uint8) if parts else torch.empty(0, dtype=torch.uint8))
+            self._direction.send(tag, tensor.dtype, parts[0].view(torch.uint8) if parts else torch.empty(0, dtype=torch.uint8, device="cpu"))
         return self._lane.submit(Work("send", deliver))
 
     def communicator(self) -> Communicator | None:
@@ -183,7 +183,7 @@ class Receiver:
         came: list[tuple[int, str, torch.Tensor]] = []
 
         def wanted(tag: int, dtype: str, nbytes: int) -> torch.Tensor:
-            came.append((tag, dtype, torch.empty(nbytes, dtype=torch.uint8)))
+            came.append((tag, dtype, torch.empty(nbytes, dtype=torch.uint8, device="cpu")))
             return came[0][2]
         direction.receive(wanted)
         with self._changed:

@@ -205,7 +205,7 @@ class Pieces:
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
         self._buffer: Buffer | None = None
-        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self._bytes = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def reserve(self, nbytes: int) -> None:
         """Makes it at least that large, and a byte: at() is asked for vectors without elements, too. What is in it is lost."""
@@ -214,7 +214,7 @@ class Pieces:
             return
         if self._comm.member.on_gpu:
             torch.cuda.synchronize(self._comm.device)  # operators on streams may still use the old one
-        self._bytes, self._buffer = torch.empty(0, dtype=torch.uint8), None
+        self._bytes, self._buffer = torch.empty(0, dtype=torch.uint8, device="cpu"), None
         size = max(_LEAST_BYTES, 1 << (nbytes - 1).bit_length())
         buffer = Buffer(self._comm.member, size, RESULT)
         self._bytes, self._buffer = buffer.view(0, size), buffer

@@ -79,6 +79,19 @@ def _digest(p: Tensor) -> int:
     return found
 
 
+def _lies_in(x: Tensor, view: Tensor) -> bool:
+    """Whether a tensor of the view's shape has its memory, element by element: a transpose of it has not."""
+    return x.data_ptr() == view.data_ptr() and x.stride() == view.stride() and not x.is_neg()
+
+
+def _take(pairs: list[tuple[Tensor, Tensor]], flat: Tensor) -> None:
+    """Copies tensors to views of flat. What lies in flat, too, elsewhere or otherwise, is read before any of it is written."""
+    memory = flat.untyped_storage().data_ptr()
+    ready = [(view, x.clone() if x.untyped_storage().data_ptr() == memory else x) for view, x in pairs]
+    for view, x in ready:
+        view.copy_(x)
+
+
 class Unit:
     """Parameters of one group and dtype that have been updated equally often: one tensor in the daemon's memory, and one program."""
 
@@ -102,7 +115,6 @@ class Unit:
         """Makes the memory: parameters move into it, and the state is what was loaded."""
         self.flat: dict[str, Tensor] = {name: self.run.empty(name).zero_() for name in ("g", "p", *self.names, *(["w"] if self.mixed else []))}
         self.views = {name: [self.flat[name][b:b + p.numel()].view(p.shape) for b, p in zip(self.begins, self.parameters)] for name in ("g", "p")}
-        self.addresses = [view.data_ptr() for view in self.views["p"]]
         self.parameters_take()
         for i, p in enumerate(self.parameters):
             own, of = self.slice_of(i)
@@ -120,25 +132,28 @@ class Unit:
 
     def parameters_take(self) -> None:
         """Parameters that lie elsewhere become views; the master is what they are."""
+        moved = [i for i, p in enumerate(self.parameters) if p.numel() and not _lies_in(p, self.views["p"][i])]
+        if moved:
+            _take([(self.views["p"][i], self.parameters[i].detach()) for i in moved], self.flat["p"])
+        for i in moved:
+            self.parameters[i].data = self.views["p"][i]
+            self.versions[i] = -1
         for i, p in enumerate(self.parameters):
-            if p.numel() and p.data_ptr() != self.addresses[i]:
-                self.views["p"][i].copy_(p.detach())
-                p.data = self.views["p"][i]
-                self.versions[i] = -1
             if self.mixed and self.versions[i] != p._version:
                 own, of = self.slice_of(i)
                 self.flat["w"][own] = self.views["p"][i].reshape(-1)[of].float()
             self.versions[i] = p._version
 
     def gradients_take(self, unscale: float, in_place: bool) -> None:
-        for i, p in enumerate(self.parameters):
-            view = self.views["g"][i]
+        moved = [(view, p) for view, p in zip(self.views["g"], self.parameters) if p.grad is not None and p.numel() and not _lies_in(p.grad, view)]
+        if moved:
+            _take([(view, p.grad) for view, p in moved if p.grad is not None], self.flat["g"])
+        if in_place:
+            for view, p in moved:
+                p.grad = view
+        for view, p in zip(self.views["g"], self.parameters):
             if p.grad is None:
                 view.zero_()
-            elif p.numel() and p.grad.data_ptr() != view.data_ptr():
-                view.copy_(p.grad)
-                if in_place:
-                    p.grad = view
         if unscale != 1:
             self.flat["g"].mul_(unscale)
 
@@ -387,7 +402,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             if groups.get(id(unit.group)) is not unit.group or unit.way != self._way(unit.group):
                 return "param_groups are others than in the step before"
             for i, p in enumerate(unit.parameters):
-                if p.numel() and p.data_ptr() != unit.addresses[i] or p.shape != unit.views["p"][i].shape or p.dtype != unit.views["p"][i].dtype:
+                view = unit.views["p"][i]
+                if p.shape != view.shape or p.dtype != view.dtype or p.numel() and not _lies_in(p, view):
                     return "a parameter lies elsewhere than in the step before"
                 if capturing and unit.mixed and unit.versions[i] != p._version:
                     return "a parameter has been changed since the step before"
@@ -414,11 +430,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
             unit.step += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's. With grads_in_place and set_to_none=False gradients are views of the daemon's memory, so that a step copies none."""
+        """As torch's. With grads_in_place and set_to_none=False gradients are views of the daemon's memory, so that a step copies none; what has no gradient
+        gets none, so that the next step skips it."""
         if self._in_place and not set_to_none:
             for unit in self._units:
                 for p, view in zip(unit.parameters, unit.views["g"]):
-                    p.grad = view
+                    p.grad = None if p.grad is None else view
         super().zero_grad(set_to_none)
 
     # ---- checkpoints ----

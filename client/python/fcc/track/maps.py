@@ -46,7 +46,7 @@ def map_parts(parts: int, rows: int, cols: int, dtype: torch.dtype | None = None
         if not isinstance(dtype, torch.dtype):
             raise ArgumentError(f"map_parts: dtype: {dtype!r:.40}: allowed is a torch.dtype", rank=comm.rank)
         if None in (whole(parts, 1), whole(rows, 1), whole(cols, 1)):
-            raise ArgumentError(f"map_parts: parts {parts!r:.40}, rows {rows!r:.40}, cols {cols!r:.40}: allowed are 1 and more", rank=comm.rank)
+            raise ArgumentError(f"map_parts: parts {parts!r:.40}, rows {rows!r:.40}, cols {cols!r:.40}: allowed are 1 to {INT32_MOST}", rank=comm.rank)
         status = functions().fcc_map_stride(comm.member.handle, cols * dtype.itemsize, rows, dtype.itemsize, ctypes.byref(stride))
         if status < 0:
             raise comm.member.error(status)

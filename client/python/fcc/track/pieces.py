@@ -30,6 +30,7 @@ from .tracker import Rule, Tracker
 
 RULES_MAX = 256
 CANDIDATES = (1, 2, 4, 8)
+_ADDED_WIDER = frozenset((torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2))  # in float32, and rounded once
 MEASURED_RUNS = 3
 
 
@@ -169,8 +170,14 @@ class _Pieces:
         self._arrivals: list[Any] = [self.mover.arrival(tracker, self._words, at) for at in range(places)]
         return places
 
+    def _is_closed(self) -> bool:
+        return self.tracker is None or not self.tracker.is_open
+
     def _next_run(self) -> None:
         """What the last run has left is used up: its result, and what its rules have sent."""
+        _ = self.comm.member  # raises if the communicator has been closed
+        if self._is_closed():
+            raise ArgumentError(f"{self.name}: it has been closed", rank=self.comm.rank)
         self.mover.settle(self._sends, self._run)
         self._run += 1
         for used in self._used:
@@ -190,7 +197,9 @@ class _Pieces:
         return float(slowest[0])
 
     def close(self) -> None:
-        """Ends the rules when all ranks have come. Collective."""
+        """Ends the rules when all ranks have come. Collective. A second time it does nothing."""
+        if self._is_closed():
+            return
         self.mover.settle(self._sends, self._run)
         self.mover.finish()
         self.comm.barrier()
@@ -206,8 +215,8 @@ class RingReduceScatter(_Pieces):
     On GPUs all is done by streams: products by the current one, copies by copy engines on another one beside it, so no multiprocessor takes part in the exchange. run() may be
     captured into a CUDA graph, and should be: pieces of products are short, and calls one by one are bound by the CPU.
 
-    direct: each finished piece goes to the rank whose rows it is of, at once. That rank adds all ranks' in rank order, in float32 (float64: in
-    that), and rounds once more: the same bits in every run, whatever comes first. It needs the memory of the whole product, and adds by itself.
+    direct: each finished piece goes to the rank whose rows it is of, at once. That rank adds all ranks' in rank order, floats of 16 and 8 bits in float32,
+    others in their own dtype, and rounds once more: the same bits in every run, whatever comes first. It needs the memory of the whole product, and adds by itself.
 
     Args:
         product: product(first, out, add) makes rows `first` and on of this rank's product [sum of rows, cols] in `out`, onto it if `add`. If it
@@ -253,7 +262,7 @@ class RingReduceScatter(_Pieces):
 
     def _add(self, own: torch.Tensor) -> None:
         """Onto this rank's own product what has come from the others."""
-        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+        wide = torch.float32 if self.dtype in _ADDED_WIDER else self.dtype
         for p, (first, end) in enumerate(self._parts_of(self.comm.rank)):
             terms = {self.comm.rank: own}
             for slot in range(self.slots):
@@ -261,7 +270,7 @@ class RingReduceScatter(_Pieces):
                 terms[self._sender(slot)] = self._slots[slot]
             total = terms[0][first:end].to(wide, copy=True)
             for rank in range(1, self.comm.size):
-                total += terms[rank][first:end]
+                total += terms[rank][first:end].to(wide)  # torch adds no floats of 8 bits to others
             own[first:end].copy_(total)
 
     def run(self) -> torch.Tensor:

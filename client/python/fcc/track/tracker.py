@@ -173,6 +173,11 @@ class Tracker:
             raise ArgumentError("tracker: it has been closed", rank=self._member.rank)
         return self._handle
 
+    @property
+    def is_open(self) -> bool:
+        """Neither it nor its communicator has been closed."""
+        return self._end.alive
+
     def close(self) -> None:
         """Ends the rules. The communicator's close() and the end of the last reference to the tracker do the same."""
         self._end()
