@@ -80,7 +80,8 @@ static const char *way_of(uint32_t numbers)
     return numbers == GUARD_CAPTURED ? "replays a graph" : "does not";
 }
 
-void guard_other_text(const struct fcc_comm *comm, const struct rings_failure *f, char text[FCC_TEXT_MAX])
+/* Two ranks' runs are of programs. */
+static void other_text(const struct fcc_comm *comm, const struct rings_failure *f, char text[FCC_TEXT_MAX])
 {
     const uint32_t theirs = (uint32_t)(f->theirs.what >> 32 & UINT16_MAX), mine = (uint32_t)(f->mine.what >> 32 & UINT16_MAX);
     char its[GUARD_TEXT], own[GUARD_TEXT];
@@ -96,4 +97,19 @@ void guard_other_text(const struct fcc_comm *comm, const struct rings_failure *f
         (void)snprintf(text, FCC_TEXT_MAX,
                        "%s: scalars: rank %u's have other values than rank %u's: allowed are the same on all ranks", own,
                        f->rank, f->by);
+}
+
+bool guard_failure_text(const struct fcc_comm *comm, const struct rings_failure *f, char text[FCC_TEXT_MAX])
+{
+    char own[GUARD_TEXT];
+
+    if (f->why == RINGS_REFUSED) {
+        guard_name(comm, (uint32_t)f->mine.own, own);
+        (void)snprintf(text, FCC_TEXT_MAX, "rank %u: %s: %.*s", f->by, own, RINGS_TEXT - 1, f->text);
+        return true;
+    }
+    if (f->why != RINGS_OTHER || (f->theirs.what >> 24 & 0xff) != FCC_PROGRAM_STEP)
+        return false;
+    other_text(comm, f, text);
+    return true;
 }

@@ -75,8 +75,8 @@ int guard_enqueue(struct fcc_comm *comm, uint32_t key, uint32_t numbers, const c
 void guard_learn(struct fcc_comm *comm, uint32_t key, const char *text);
 /* comm->rings_lock held. */
 void guard_name(const struct fcc_comm *comm, uint32_t key, char text[GUARD_TEXT]);
-/* comm->rings_lock held. Where two ranks' runs of programs differ. */
-void guard_other_text(const struct fcc_comm *comm, const struct rings_failure *f, char text[FCC_TEXT_MAX]);
+/* comm->rings_lock held. Why a run of a program was given up: where two ranks' differ, or what a rank has said. False: it is of another kind. */
+bool guard_failure_text(const struct fcc_comm *comm, const struct rings_failure *f, char text[FCC_TEXT_MAX]);
 
 /* ---- products.c ---- */
 

@@ -72,8 +72,6 @@ static void other_text(const struct fcc_comm *comm, const struct rings_failure *
     what_text(comm, &f->mine, mine);
     if ((a >> 24 & 0xff) != (b >> 24 & 0xff))
         (void)snprintf(text, FCC_TEXT_MAX, "rank %u called %s, rank %u called %s", f->rank, theirs, f->by, mine);
-    else if (op_is_guarded(op))
-        guard_other_text(comm, f, text);
     else if (op_is_product(op) || (op->epilogue && ((a | b) & 0xff)))
         product_other_text(f, op, text);
     else if (a >> 16 != b >> 16)
@@ -212,7 +210,9 @@ static int run_explain(const struct fcc_comm *comm, struct rings_failure found[]
             (void)text_clean(f.text);
         }
         status = failure_text(comm, &f, op, text);
-        if (f.why == RINGS_REFUSED || f.why == RINGS_SENDS || f.why == RINGS_TWICE || f.why == RINGS_DATA)
+        if (op_is_guarded(op) && guard_failure_text(comm, &f, text))
+            status = last_error_set(status, "%.480s", text);
+        else if (f.why == RINGS_REFUSED || f.why == RINGS_SENDS || f.why == RINGS_TWICE || f.why == RINGS_DATA)
             status = last_error_set(status, "rank %u: %s: %.400s", f.by, op->name, text);
         else /* in the worker's words */
             status = last_error_set(status, "%s: %.400s", op->name, text);

@@ -143,8 +143,7 @@ static void differ_rank(int rank, const struct ranks *all, void *argument)
     fcc_program *other = shorter_open(&b);
     goes_on(&b);
     OK(fcc_program_enqueue(odd ? other : b.program, b.stream));
-    none_check(&b,
-               (const char *const[]){"program_step: ", "runs program sgd(N = 3001)", "runs program sgd(N = 3000)", last, NULL});
+    none_check(&b, (const char *const[]){"runs program sgd(N = 3001)", "runs program sgd(N = 3000)", last, NULL});
     goes_on(&b);
     if (odd)
         sum_enqueue(&b, memory);
@@ -198,10 +197,10 @@ static void refuses_rank(int rank, const struct ranks *all, void *argument)
 {
     struct bound b = guarded_open(all, rank);
     const bool odd = rank == all->n - 1;
-    char says[64];
+    char says[96];
 
     (void)argument;
-    (void)snprintf(says, sizeof(says), "rank %d: program_step: " WHY, all->n - 1);
+    (void)snprintf(says, sizeof(says), "rank %d: program sgd(N = 3001): " WHY, all->n - 1);
     for (int round = 0; round < 3; round++) {
         if (odd)
             OK(fcc_program_refuse_enqueue(b.program, round ? WHY : "rank 9: " WHY, b.stream));
@@ -352,7 +351,7 @@ static void unfit_rank(int rank, const struct ranks *all, void *argument)
         OK(fcc_program_tensor(p, (const char *const[]){"x", "w", "y"}[i], &t));
     }
     FAILS(fcc_program_prepare_guarded(p), -EOPNOTSUPP,
-          "line 5: a product: not in guarded programs yet: allowed is fcc_program_prepare()");
+          "line 6: a product: not in guarded programs yet: allowed is fcc_program_prepare()");
     fcc_program_close(p);
     fcc_buffer_free(buffer);
     OK(fcc_program_prepare_guarded(b.program));
