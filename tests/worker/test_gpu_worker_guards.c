@@ -326,6 +326,35 @@ static void several_steps_of_three(void)
     scene_run(GPUS, steps_rank);
 }
 
+/* ---- a rank that is about to agree with the others, which run ---- */
+
+/* It waits for fccd, and they on their GPUs: that ends with the time limit, on all ranks, whose error says where each waits. */
+static void agrees_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct bound b = bound_open(all, rank, hang_limit_ms());
+    const char *const says[] = {"did not come within the time limit", "rank 1 waits in program_step, which fccd launches",
+                                "rank 0 waits in program_step, run 4, which it has launched itself", NULL};
+
+    (void)argument;
+    OK(fcc_program_prepare_guarded(b.program));
+    goes_on(&b);
+    if (rank) {
+        check_error(__FILE__, __LINE__, "fcc_program_prepare_guarded", fcc_program_prepare_guarded(b.program), -ETIMEDOUT,
+                    says);
+    } else {
+        OK(fcc_program_enqueue(b.program, b.stream));
+        stream_sync(b.stream);
+        check_error(__FILE__, __LINE__, "fcc_noop", fcc_noop(b.comm), -ETIMEDOUT, says);
+    }
+    FAILS(fcc_program_refuse_enqueue(b.program, WHY, b.stream), rank ? -EINVAL : -ETIMEDOUT, "");
+    bound_close(&b);
+}
+
+static void agrees(void)
+{
+    scene_run(PAIR, agrees_rank);
+}
+
 /* ---- what cannot be prepared so ---- */
 
 #define ROWS_ADDED                                                                                                             \
@@ -376,6 +405,7 @@ int main(int argc, char *argv[])
         {"refuses_of_three", refuses_of_three, 0},
         {"several_steps", several_steps, 0},
         {"several_steps_of_three", several_steps_of_three, 0},
+        {"agrees", agrees, 0},
         {"unfit", unfit, 0},
     };
     (void)argc;
