@@ -40,7 +40,9 @@ class BoundProgram(CompiledProgram):
 
     close(), the end of the last reference and the communicator's end let later replays end at once, with undefined results.
 
-    Of a program that compile() was to bind (bound=True, or $FCC_BOUND=1) the ranks compare each run before they make it: CompiledProgram says what that means for wrong calls. Otherwise: Errors. A call whose arguments are wrong puts nothing onto the stream; it may be made again. A tensor that has been given other memory (`.data = ...`) ends the communicator,
+    Of a program that compile() was to bind (bound=True, or $FCC_BOUND=1) the ranks compare each run before they make it: CompiledProgram says what that means for wrong calls.
+
+    Errors otherwise. A call whose arguments are wrong puts nothing onto the stream; it may be made again. A tensor that has been given other memory (`.data = ...`) ends the communicator,
     as the other ranks' runs wait for this one. Errors of runs come with a later call on any stream, or with Communicator.check() and synchronize().
 
     Attributes: copied, the names of parameters that are copied in each run; and CompiledProgram's.
@@ -158,7 +160,8 @@ class BoundProgram(CompiledProgram):
             self._checked(t, x)
             if t.name in self._changing:
                 if [part.numel() for part in _listed(x)] != self._parts[t.name] and isinstance(x, (list, tuple)):
-                    raise ArgumentError(f"`{t.name}`: tensors of {[part.numel() for part in _listed(x)][:8]} elements, which had {self._parts[t.name][:8]} in the first call: allowed are the same lengths")
+                    raise ArgumentError(f"`{t.name}`: tensors of {[part.numel() for part in _listed(x)][:8]} elements, which had {self._parts[t.name][:8]} in the first call: "
+                                        "allowed are the same lengths")
             elif [part.data_ptr() for part in _listed(x)] != self._at[t.name] or any(part.is_neg() or not part.is_contiguous() for part in _listed(x)):
                 raise ArgumentError(f"`{t.name}`: it is not the tensor of the first call, which lies in the daemon's memory: allowed is that one",
                                     remedy="Copy into that tensor; or give tensors of torch's own memory in all calls; or compile(bound=False), where fccd launches the program.")

@@ -125,7 +125,8 @@ class CompiledProgram:
       replay takes those that set(), or a call outside of the capture, has put onto the stream in front of it.
     - All ranks compare what they are about to run, on the GPU, before they run it. Where they differ (the program, its sizes, its numbers, another collective), or a rank's call has raised an
       error, no rank runs it, no tensor changes, and all ranks hear why: with a later call on any stream, Communicator.check() or synchronize(). The communicator goes on.
-    - All ranks capture a call, or none does. A rank that makes no call at all, or dies, ends the communicator by the time limit, as everywhere.
+    - All ranks capture a call, or none does, and all replay it, also after close(). Runs and collectives of a communicator follow each other on streams. A rank that makes no call
+      at all, or dies, ends the communicator by the time limit, as everywhere.
 
     Attributes: text, the scheduled program; comm; parameters and scalars, the names; unbound: why the ranks do not launch it although they were asked to: None: they do, or were not asked.
 
@@ -443,8 +444,8 @@ class CompiledProgram:
     def set(self, **numbers: Any) -> None:
         """Of a bound program that has been called: puts numbers onto the current stream, as BoundProgram.set() does."""
         if self._step is None:
-            raise ArgumentError(f"program {self._program.name}: set: {'it is not bound: ' + self.unbound if self.unbound else 'it has not been called yet' if self._launcher != Launcher.FCCD else 'fccd launches it'}: "
-                                "allowed behind the first call of what compile(bound=True) has made", rank=self.comm.rank)
+            why = f"it is not bound: {self.unbound}" if self.unbound else "fccd launches it" if self._launcher == Launcher.FCCD else "it has not been called yet"
+            raise ArgumentError(f"program {self._program.name}: set: {why}: allowed behind the first call of what compile(bound=True) has made", rank=self.comm.rank)
         self._step.set(**numbers)
 
     def _run(self, given: tuple[Any, ...], named: dict[str, Any], graded: bool) -> Any:
