@@ -23,8 +23,8 @@ static const struct {
     [WORKER_KILLED] = {-ECONNRESET, {"noop: the worker of job", "is gone"}},
 };
 /* Of a guarded program, whose run waits before its first step. */
-static const char *const refused_guarded[] = {"rank 1: a collective, prepared as",
-                                              ", the next run: ", "launching a collective: made to fail", NULL};
+static const char *const guard_says[] = {"rank 1: a collective, prepared as",
+                                         ", the next run: ", "launching a collective: made to fail", NULL};
 
 struct ending {
     enum end end;
@@ -45,7 +45,7 @@ static void verdict_check(const struct ending *e, const struct bound *b, const i
     CHECK(seen == verdicts[e->end].status);
     FAILS(fcc_program_enqueue(b->program, b->stream), verdicts[e->end].status, "");
     check_error(__FILE__, __LINE__, "fcc_noop", fcc_noop(b->comm), verdicts[e->end].status,
-                e->guarded && e->end == REFUSED ? refused_guarded : verdicts[e->end].says);
+                e->guarded && e->end == REFUSED ? guard_says : verdicts[e->end].says);
 }
 
 /* Kernels that have begun when all others wait for the victim. */
@@ -189,7 +189,7 @@ static void ending_run(enum end end, bool replayed, bool guarded)
     }                                                                                                                          \
     static void name##_guarded(void)                                                                                           \
     {                                                                                                                          \
-        ending_run(end, end == LATE || end == KILLED, true);                                                                   \
+        ending_run(end, (end) == LATE || (end) == KILLED, true);                                                               \
     }
 ENDING(late, LATE)
 ENDING(killed, KILLED)
