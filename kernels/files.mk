@@ -38,6 +38,20 @@ $(BUILD)/obj/cuda/%.o: %.hip Makefile
 	$(call say,NVCC)
 	$(Q)CCACHE_EXTRAFILES='$(CUDA_INPUTS)' $(NVCC) -std=c++17 -O3 -g -x cu $(CUDA_TARGETS) $(GPU_CPPFLAGS) \
 		-Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra$(if $(WERROR),$(comma)-Werror) $(if $(WERROR),-Werror all-warnings) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+# For developers: the same plug-in, whose products by tiles say what they wait for where they do not get on (kernels/gpu/device/tiles/waits_tell.h).
+.PHONY: cuda-tell
+cuda-tell: $(BUILD)/lib/fccd-tell/cuda.so
+$(BUILD)/obj/cuda-tell/%.o: %.hip Makefile
+	@mkdir -p $(@D)
+	$(call say,NVCC)
+	$(Q)CCACHE_EXTRAFILES='$(CUDA_INPUTS)' $(NVCC) -std=c++17 -O3 -g -x cu $(CUDA_TARGETS) $(GPU_CPPFLAGS) -DGPU_WAITS_TELL \
+		-Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+CUDA_TELLS := kernels/gpu/device/tiles/tiles
+$(BUILD)/lib/fccd-tell/cuda.so: $(CUDA_TELLS:%=$(BUILD)/obj/cuda-tell/%.o) \
+		$(filter-out $(CUDA_TELLS:%=$(BUILD)/obj/cuda/%.o),$(patsubst %.hip,$(BUILD)/obj/cuda/%.o,$(GPU_SOURCES))) $(call objects,proto/base/error.c)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(NVCC) -shared -cudart static $(CUDA_TARGETS) -Xlinker -z,relro,-z,now $^ -o $@
 $(BUILD)/obj/hip/%.o: %.hip Makefile
 	@mkdir -p $(@D)
 	$(call say,HIPCC)

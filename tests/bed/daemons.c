@@ -280,7 +280,7 @@ int daemon_log_count(const struct test_daemon *d, const char *text)
 /* A broker keeps a connection to and from each other node that it has had to do with. */
 static void daemon_rest(const struct test_node *d, int nodes)
 {
-    double until = now_ms() + (getenv("FCC_TEST_SLOW") ? 60e3 : 20e3); /* a sanitizer looks for leaks at a worker's end */
+    double until = await_end(); /* a sanitizer looks for leaks at a worker's end */
     int n;
 
     while ((n = descriptors_count(d->pid)) < d->descriptors || n > d->descriptors + 2 * (nodes - 1) || children_count(d->pid)) {
@@ -329,27 +329,57 @@ static bool process_is_worker(pid_t pid)
     return is;
 }
 
-pid_t daemon_worker(const struct test_daemon *d)
+/* The first of the broker's workers; *n: how many there are. */
+static pid_t workers_look(const struct test_daemon *d, int *n)
 {
     char path[64];
-    int child, worker = 0;
-    double until = await_end();
+    int child, first = 0;
 
     (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", d->pid, d->pid);
-    while (!worker) {
-        CHECK(now_ms() < until);
-        FILE *f = fopen(path, "re");
-        CHECK(f != NULL);
-        while (!worker && fscanf(f, "%d", &child) == 1)
-            worker = process_is_worker(child) ? child : 0;
-        (void)fclose(f);
-        if (!worker)
-            (void)usleep(POLL_US);
+    FILE *f = fopen(path, "re");
+    CHECK(f != NULL);
+    for (*n = 0; fscanf(f, "%d", &child) == 1;) {
+        if (!process_is_worker(child))
+            continue;
+        first = *n ? first : child;
+        ++*n;
     }
-    return worker;
+    (void)fclose(f);
+    return first;
+}
+
+pid_t daemon_worker(const struct test_daemon *d)
+{
+    double until = await_end();
+    int n;
+
+    for (pid_t worker;; (void)usleep(POLL_US)) {
+        CHECK(now_ms() < until);
+        worker = workers_look(d, &n);
+        if (n == 1)
+            return worker;
+    }
 }
 
 /* ---- ranks ---- */
+
+/* In a rank that ranks_start() has started: how many of its ranks have come to their first communicator, and of how many. */
+static _Atomic int *come;
+static int come_all;
+
+void ranks_meet(bool waits)
+{
+    static bool counted;
+    double until = await_end();
+
+    if (!come)
+        return;
+    if (!counted)
+        ++*come;
+    counted = true;
+    while (waits && *come < come_all)
+        AWAITING(until);
+}
 
 void ranks_start(struct ranks *r, int n, void (*run)(int, const struct ranks *, void *), void *argument)
 {
@@ -360,7 +390,10 @@ void ranks_start(struct ranks *r, int n, void (*run)(int, const struct ranks *, 
     OK(fcc_get_unique_id(context, &r->id));
     fcc_disconnect(context);
     r->n = n;
+    come = shared_memory(sizeof(*come));
+    come_all = n;
     ranks_start_some(r, 0, n, run, argument);
+    come = NULL; /* the ranks have it */
 }
 
 void ranks_start_some(struct ranks *r, int first, int count, void (*run)(int, const struct ranks *, void *), void *argument)
@@ -422,6 +455,7 @@ fcc_comm *comm_open(const struct ranks *all, int rank, uint32_t time_limit_ms)
     fcc_comm *comm;
 
     OK(fcc_connect(NULL, &opened));
+    ranks_meet(time_limit_ms != 0);
     OK(fcc_comm_init(opened, &all->id, all->n, rank, &options, &comm));
     return comm;
 }

@@ -17,6 +17,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -120,12 +121,34 @@ void descriptors_fall(pid_t pid, int most)
         CHECK(now_ms() < until);
 }
 
+/* A program's tests have a block of ports for themselves, as long as it runs: also those where nobody is to listen, and those of a node that is dead
+ * for a while. The block is its that has the abstract name. */
+enum { PORT_FIRST = 12000, PORT_BLOCK = 128, PORT_BLOCKS = 140 };
+static int port_block = -1;
+
+static void ports_take(void)
+{
+    for (unsigned i = 0; port_block < 0; i++) {
+        struct sockaddr_un name = {.sun_family = AF_UNIX};
+        const int block = (int)(((unsigned)getpid() + i) % PORT_BLOCKS);
+        const int n = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "fccd-test-ports-%d", block);
+        int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        CHECK(i < PORT_BLOCKS && sock >= 0);
+        if (bind(sock, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) == 0)
+            port_block = block; /* the socket is the program's until it ends */
+        else
+            (void)close(sock);
+    }
+}
+
 uint16_t port_choose(void)
 {
     static unsigned next;
 
-    for (unsigned i = 0; i < 10000; i++) {
-        uint16_t port = (uint16_t)(12000 + ((unsigned)getpid() * 13 + next++) % 18000);
+    ports_take();
+    for (unsigned i = 0; i < PORT_BLOCK; i++) {
+        uint16_t port =
+            (uint16_t)(PORT_FIRST + port_block * PORT_BLOCK + (int)(((unsigned)getpid() * 13 + next++) % PORT_BLOCK));
         struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         CHECK(sock >= 0);
@@ -267,6 +290,7 @@ static int test_fork(unsigned limit_s)
         check_failed(__FILE__, __LINE__, "mkdtemp: %s", strerror(errno));
     (void)chmod(directory, 0755);
     (void)snprintf(output, sizeof(output), "%s.out", directory);
+    ports_take();
     (void)fflush(stdout);
     pid_t pid = fork();
     CHECK(pid >= 0);

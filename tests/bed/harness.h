@@ -124,7 +124,7 @@ void daemon_stop(struct test_daemon *d);
 /* How many lines of the first node's log have a text. */
 int daemon_log_count(const struct test_daemon *d, const char *text);
 void daemon_stop_unclean(struct test_daemon *d);
-/* The pid of the worker of this user's only job, from /proc; waits until there is one. */
+/* The pid of the only worker, from /proc; waits until there is one, and until one that is about to end, as its clients have gone, has ended. */
 pid_t daemon_worker(const struct test_daemon *d);
 /* Does the daemon's log have a line with this text? `awaited`: it must come, and is waited for until await_end(). */
 bool daemon_logged(const struct test_daemon *d, const char *text, bool awaited);
@@ -152,7 +152,11 @@ void ranks_run(int n, void (*run)(int rank, const struct ranks *all, void *argum
 /* Wait for one; its wait(2) status. */
 int rank_wait(struct ranks *r, int rank);
 
-/* Connect and join, on test_device(): one line for the ranks of a test. */
+/* In a rank, when it is about to join its first communicator: it waits until all that were started with it are, if that communicator has a
+ * time limit, which else would run while processes still start. */
+void ranks_meet(bool waits);
+
+/* Connect and join, on test_device(): one line for the ranks of a test. With a time limit all ranks meet first, so all have to call it. */
 fcc_comm *comm_open(const struct ranks *all, int rank, uint32_t time_limit_ms);
 fcc_context *comm_context(void); /* the connection that comm_open() made in this process */
 
@@ -160,8 +164,8 @@ fcc_context *comm_context(void); /* the connection that comm_open() made in this
 void alive_rank(int rank, const struct ranks *all, void *argument);
 void expect_alive(int ranks);
 
-/* A port of 127.0.0.1 that nobody uses, outside the range from which the kernel takes ports for connections. Other tests that run
- * at the same time choose others. */
+/* A port of 127.0.0.1 that nobody uses, outside the range from which the kernel takes ports for connections. Other programs' tests that run
+ * at the same time have others, and do not take it when nobody listens there. */
 uint16_t port_choose(void);
 
 int descriptors_count(pid_t pid);

@@ -2,13 +2,11 @@
 #include "tests/bed/slurm.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +14,6 @@
 #include "tests/bed/harness.h"
 #include "tests/bed/program.h"
 
-#define START_MS 20e3
 #define KEY_BYTES 128
 #define PORTS 4 /* slurmctld's, slurmd's that is not used, the nodes' */
 
@@ -102,28 +99,11 @@ static void munge_start(struct slurm *s)
     int fd = open(key, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0400);
     CHECK(fd >= 0 && write(fd, bytes, sizeof(bytes)) == sizeof(bytes) && close(fd) == 0);
     s->munged = start(s, "munged", argv);
-    for (double until = now_ms() + START_MS; access(strchr(options[1], '/'), F_OK); (void)usleep(10000)) {
+    for (double until = await_end(); access(strchr(options[1], '/'), F_OK); (void)usleep(10000)) {
         must_run(s, &s->munged, "munged");
         if (now_ms() > until)
             give_up(s, "munged");
     }
-}
-
-/* Ports that nobody has now. */
-static void ports_find(int ports[PORTS])
-{
-    int socks[PORTS];
-
-    for (int i = 0; i < PORTS; i++) {
-        struct sockaddr_in a = {.sin_family = AF_INET};
-        socklen_t length = sizeof(a);
-        socks[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        CHECK(socks[i] >= 0 && bind(socks[i], (struct sockaddr *)&a, sizeof(a)) == 0);
-        CHECK(getsockname(socks[i], (struct sockaddr *)&a, &length) == 0);
-        ports[i] = ntohs(a.sin_port);
-    }
-    for (int i = 0; i < PORTS; i++)
-        (void)close(socks[i]);
 }
 
 static void configuration_write(const struct slurm *s)
@@ -131,7 +111,8 @@ static void configuration_write(const struct slurm *s)
     char path[128];
     int ports[PORTS];
 
-    ports_find(ports);
+    for (int i = 0; i < PORTS; i++)
+        ports[i] = port_choose();
     (void)snprintf(path, sizeof(path), "%s/slurm.conf", s->directory);
     FILE *f = fopen(path, "we");
     CHECK(f != NULL);
@@ -160,7 +141,7 @@ static void nodes_await(struct slurm *s)
     static const char *const names[] = {"slurmd.a1", "slurmd.a2"};
     char text[4096];
 
-    for (double until = now_ms() + START_MS;; (void)usleep(50000)) {
+    for (double until = await_end();; (void)usleep(50000)) {
         int status = program_run(text, sizeof(text), "sinfo", (const char *const[]){"-h", "-N", "-o", "%N %T", NULL});
         if (!status && strstr(text, "a1 idle\n") && strstr(text, "a2 idle\n"))
             return;

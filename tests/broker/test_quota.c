@@ -307,7 +307,7 @@ enum way { STAGING, PLANS, WAYS };
 static void full_rank(int rank, const struct ranks *all, void *argument)
 {
     const enum way way = *(const enum way *)argument;
-    fcc_comm *comm = comm_open(all, rank, 5000);
+    fcc_comm *comm = comm_open(all, rank, 0);
     fcc_buffer *in, *out, *hoard, *last = NULL;
     struct fcc_unique_id id;
     int status = 0;

@@ -316,6 +316,7 @@ static void hangup_relative(void)
     file_write("b.conf", "JOBS_PER_USER=1\n");
     CHECK(BACKGROUND("--config", "b.conf") == 0);
     pid_t pid = pid_in_file(in_directory("b.pid"));
+    loop_await();
     file_write("b.conf", "JOBS_PER_USER=2\n");
     CHECK(kill(pid, SIGHUP) == 0);
     logged("JOBS_PER_USER has changed: it holds");

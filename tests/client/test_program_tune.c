@@ -17,6 +17,9 @@
 static const char text[] = "program t(N = 4000)\nin g: f32[N] local\ninout p: f32[N]\nscalar lr\n"
                            "s = all_reduce(g)\nu = lr * s\np = p - u\n";
 
+/* Calibration alone may take seconds on a busy machine. */
+enum { TUNE_LIMIT_MS = 60000 };
+
 /* What a bar is drawn of: it never goes back, and is whole at the end. */
 struct progress {
     int calls, done, all;
@@ -33,7 +36,7 @@ static struct fcc_tuning *tuned(fcc_comm *comm, const char *cache, bool again)
 {
     struct progress progress = {.calls = 0};
     const struct fcc_tune_options o = {
-        .cache = cache, .limit_ms = 60000, .again = again, .progress = progressed, .argument = &progress};
+        .cache = cache, .limit_ms = TUNE_LIMIT_MS, .again = again, .progress = progressed, .argument = &progress};
     struct fcc_tuning *t = NULL;
     fcc_program *p;
 
@@ -125,7 +128,7 @@ static void kinds_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     (void)snprintf(own, sizeof(own), "%s/kinds%d", test_directory(), rank);
     for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++) {
-        const struct fcc_tune_options o = {.cache = own, .limit_ms = 3000};
+        const struct fcc_tune_options o = {.cache = own, .limit_ms = TUNE_LIMIT_MS};
         struct fcc_tuning *t = NULL;
         OK(fcc_program_tune(comm, texts[k], strlen(texts[k]), NULL, 0, &o, &t));
         CHECK(t->nrows > 1 && t->rows[0].state == FCC_TUNE_TIMED);
@@ -180,7 +183,7 @@ static void killed_rank(int rank, const struct ranks *all, void *argument)
 
     (void)argument;
     (void)snprintf(own, sizeof(own), "%s/killed%d", test_directory(), rank);
-    const struct fcc_tune_options o = {.cache = own, .progress = dies, .argument = &rank};
+    const struct fcc_tune_options o = {.cache = own, .limit_ms = TUNE_LIMIT_MS, .progress = dies, .argument = &rank};
     CHECK(fcc_program_tune(comm, text, strlen(text), NULL, 0, &o, &t) < 0 && t == NULL && access(own, F_OK) != 0);
     fcc_comm_destroy(comm);
     fcc_disconnect(comm_context());

@@ -245,22 +245,19 @@ static void node_lost_of(int lost)
     struct test_daemon d;
     struct ranks r;
     struct scene *scene = shared_memory(sizeof(*scene));
-    char path[64], line[64] = "";
 
     scene->victim = lost;
     daemons_start(&d, 2, NULL);
     ranks_start(&r, 4, node_rank, scene);
     while (scene->ready < 4)
         (void)usleep(1000);
-    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", d.node[lost].pid, d.node[lost].pid);
-    FILE *f = fopen(path, "re");
-    CHECK(f && fgets(line, sizeof(line), f) && fclose(f) == 0);
+    pid_t worker = daemon_worker(&(struct test_daemon){.node = {d.node[lost]}});
     scene->killed_ns = (uint64_t)(seconds() * 1e9);
-    CHECK(atoi(line) > 1 && kill(atoi(line), SIGSTOP) == 0);
+    CHECK(kill(worker, SIGSTOP) == 0);
     scene->go = 1;
     for (int i = !lost; i < 4; i += 2)
         CHECK(rank_wait(&r, i) == 0);
-    CHECK(kill(atoi(line), SIGKILL) == 0);
+    CHECK(kill(worker, SIGKILL) == 0);
     for (int i = lost; i < 4; i += 2)
         CHECK(rank_wait(&r, i) == 0);
     daemon_stop_unclean(&d);

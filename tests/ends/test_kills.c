@@ -14,7 +14,7 @@
 #include "tests/bed/harness.h"
 
 enum { RANKS = 4, K = 512, N = 1024, ROWS = 16 };
-enum { FORMING_LIMIT_MS = 1500, RUNNING_LIMIT_MS = 60000, STOPPED_LIMIT_MS = 3000 };
+enum { FORMING_LIMIT_MS = 1500, RUNNING_LIMIT_MS = 60000, STOPPED_LIMIT_MS = 5000 };
 #define HEAR_MS 100e3 /* far beyond any limit: who has not heard then waits for ever */
 
 enum victim { VICTIM_RANK, VICTIM_WORKER, VICTIM_BROKER, VICTIM_STOPPED, VICTIMS };
@@ -131,16 +131,51 @@ static void operators_await(const struct story *story, long more)
     }
 }
 
-/* Those that are left have heard, and say so: `early`, a rank may have been killed before anybody knew of it. */
-static void ranks_hear(struct ranks *r, struct story *story, int killed, double since_ms, bool early)
+/* Every worker of the node's: the one that serves the round's ranks, and one that is about to end, or has only begun. Returns how many. */
+static int workers_kill(const struct test_node *node)
+{
+    char path[64];
+    int child, n = 0;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", node->pid, node->pid);
+    FILE *f = fopen(path, "re");
+    CHECK(f != NULL);
+    for (; fscanf(f, "%d", &child) == 1; n++)
+        CHECK(kill(child, SIGKILL) == 0 || errno == ESRCH); /* it may have ended, and been reaped */
+    (void)fclose(f);
+    return n;
+}
+
+/* A worker was killed before its ranks came, and they run operators with the next one, which is killed, too. */
+static void workers_kill_again(const struct test_node *node, const struct story *story, long *from)
+{
+    long now = 0;
+
+    for (int i = 0; i < RANKS; i++)
+        now += story->operators[i];
+    if (now < *from + 8 * RANKS) /* more than are under way when a worker dies */
+        return;
+    *from = now;
+    (void)workers_kill(node);
+}
+
+/* Those that are left have heard, and say so: `early`, a rank may have been killed before anybody knew of it. node: whose workers were killed, or
+ * NULL. */
+static void ranks_hear(struct ranks *r, struct story *story, int killed, double since_ms, bool early,
+                       const struct test_node *node)
 {
     double until = now_ms() + HEAR_MS, worst = 0;
+    long from = 0;
     int status;
 
+    for (int i = 0; i < RANKS; i++)
+        from += story->operators[i];
     for (int i = 0; i < RANKS; i++) {
         while (i != killed && waitpid(r->pid[i], &status, WNOHANG) == 0) {
             if (now_ms() > until)
                 check_failed(__FILE__, __LINE__, "%s: rank %d still waits after %.0f s", round_text, i, HEAR_MS / 1e3);
+            if (node)
+                workers_kill_again(node, story, &from);
             (void)usleep(500);
         }
         if (story->wrong[i])
@@ -227,23 +262,21 @@ static void round_run(struct test_daemon *d, long number, bool early)
         operators_await(story, 5);
     (void)usleep(delay_us);
     double since_ms = now_ms();
-    pid_t worker = victim == VICTIM_WORKER ? worker_of(&d->node[node]) : 0;
-    if (worker) {
-        CHECK(kill(worker, SIGKILL) == 0);
-    } else if (victim == VICTIM_BROKER) {
+    bool workers = victim == VICTIM_WORKER && workers_kill(&d->node[node]) > 0;
+    if (victim == VICTIM_BROKER) {
         broker_kill(&d->node[node]);
         if (!early) /* what runs needs it no more */
             operators_await(story, 20);
-        node_restart(d, node);
+        node_restart_busy(d, node, NULL); /* early, ranks may come to this one, and stay */
         since_ms = now_ms();
         killed = rank_kill(&r);
     } else if (stops) {
         killed = random_below(RANKS);
         CHECK(kill(r.pid[killed], SIGSTOP) == 0);
-    } else {
+    } else if (!workers) {
         killed = rank_kill(&r);
     }
-    ranks_hear(&r, story, killed, since_ms, early || stops);
+    ranks_hear(&r, story, killed, since_ms, early || stops, workers ? &d->node[node] : NULL);
     if (stops)
         stopped_hears(&r, story, killed, early);
 }

@@ -248,6 +248,7 @@ static inline fcc_comm *client_join(fcc_context *context, const struct fcc_uniqu
     const struct fcc_comm_options options = {.device = -1, .time_limit_ms = time_limit_ms, .device_kind = FCC_DEVICE_CUDA};
     fcc_comm *comm;
 
+    ranks_meet(time_limit_ms != 0);
     OK(fcc_comm_init(context, id, nranks, rank, &options, &comm));
     CHECK(fcc_comm_device_kind(comm) == FCC_DEVICE_CUDA);
     return comm;

@@ -72,7 +72,7 @@ enum {
 enum gpu_word { WORD_BEGUN, WORD_GO, WORD_WRITTEN, WORD_BLOCK, WORDS };
 enum { GPU_HOST_BYTES = 4 << 20 }; /* for results */
 
-#define KERNELS(X) X(delay) X(fill) X(increment) X(hold) X(stray)
+#define KERNELS(X) X(delay) X(fill) X(increment) X(hold) X(stray) X(watch)
 
 static struct {
 #define X(member, name, parameters) int(*member) parameters;
@@ -100,7 +100,9 @@ static inline void cuda_check(const char *file, int line, const char *call, int 
 }
 
 /* delay(ns); fill(f32 *at, u32 n, f32 value, u32 *word): word = 1 afterwards; increment(f32 *at, u32 n);
- * hold(u32 *begun, u32 *go): begun = 1, then runs until go is not 0; stray(void *at): stores there. */
+ * hold(u32 *begun, u32 *go): begun = 1, then runs until go is not 0; stray(void *at): stores there;
+ * watch(u64 (*log)[2], u32 most, u64 least, u32 *begun, u32 *go): looks at the GPU's clock until go is not 0. log[0] is when it began and how many entries follow,
+ * each since when and for how long the clock was not looked at, if that was `least` ns or longer. */
 static const char kernels_ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry delay(.param .u64 ns) {\n"
@@ -132,6 +134,19 @@ static const char kernels_ptx[] =
     ".visible .entry stray(.param .u64 at) {\n"
     "  .reg .u64 %a; .reg .u32 %i;\n"
     "  ld.param.u64 %a, [at]; mov.u32 %i, 1; st.volatile.global.u32 [%a], %i;\n"
+    "  ret;\n}\n"
+    ".visible .entry watch(.param .u64 log, .param .u32 most, .param .u64 least, .param .u64 begun, .param .u64 go) {\n"
+    "  .reg .u64 %a<4>; .reg .u64 %t<4>; .reg .u64 %n; .reg .u32 %i<6>; .reg .pred %p;\n"
+    "  ld.param.u64 %a0, [log]; ld.param.u32 %i0, [most]; ld.param.u64 %t0, [least]; ld.param.u64 %a1, [begun];\n"
+    "  ld.param.u64 %a2, [go]; mov.u32 %i1, 0; mov.u32 %i2, 0; mov.u32 %i3, 1;\n"
+    "  mov.u64 %t1, %globaltimer; st.volatile.global.u64 [%a0], %t1; st.volatile.global.u32 [%a1], %i3; membar.sys;\n"
+    "again: mov.u64 %t2, %globaltimer; sub.u64 %t3, %t2, %t1; setp.lt.u64 %p, %t3, %t0; @%p bra look;\n"
+    "  add.u32 %i1, %i1, 1; setp.ge.u32 %p, %i1, %i0; @%p bra look;\n"
+    "  mul.wide.u32 %a3, %i1, 16; add.u64 %a3, %a0, %a3; st.volatile.global.u64 [%a3], %t1; st.volatile.global.u64 [%a3+8], "
+    "%t3;\n"
+    "  cvt.u64.u32 %n, %i1; st.volatile.global.u64 [%a0+8], %n;\n"
+    "look: mov.u64 %t1, %t2; add.u32 %i2, %i2, 1; and.b32 %i4, %i2, 255; setp.ne.u32 %p, %i4, 0; @%p bra again;\n"
+    "  ld.volatile.global.u32 %i5, [%a2]; setp.eq.u32 %p, %i5, 0; @%p bra again;\n"
     "  ret;\n}\n";
 
 static inline uint64_t word_address(enum gpu_word word)
@@ -162,8 +177,8 @@ static inline void cuda_load(void)
     CU(gpu.init(0));
 }
 
-/* Once in a process, after its first communicator: the primary context of the rank's GPU becomes the thread's. */
-static inline void gpu_open(const fcc_comm *comm)
+/* Once in a process: the primary context of this GPU becomes the thread's. */
+static inline void gpu_open_number(int number)
 {
     void *context, *module, *host;
     int device;
@@ -171,7 +186,7 @@ static inline void gpu_open(const fcc_comm *comm)
     cuda_load();
     CU(gpu.context_get(&context));
     CHECK(context == NULL); /* the library has left it as it was */
-    gpu.number = fcc_comm_device(comm);
+    gpu.number = number;
     CU(gpu.device_get(&device, gpu.number));
     CU(gpu.context_retain(&context, device));
     CU(gpu.context_set(context));
@@ -185,6 +200,12 @@ static inline void gpu_open(const fcc_comm *comm)
     gpu.words = host;
     CU(gpu.host_address(&gpu.words_address, host, 0));
     memset(host, 0, WORDS * sizeof(uint32_t));
+}
+
+/* The same of a rank's, after its first communicator. */
+static inline void gpu_open(const fcc_comm *comm)
+{
+    gpu_open_number(fcc_comm_device(comm));
 }
 
 static inline void *stream_open(unsigned flags)
@@ -421,15 +442,6 @@ static inline void await(const _Atomic int *word, int value)
             check_failed(__FILE__, __LINE__, "pid %d ended with %d while this waited", ended.si_pid, ended.si_status);
         (void)usleep(200);
     }
-}
-
-/* An MPS control daemon answers, at $CUDA_MPS_PIPE_DIRECTORY. */
-static inline bool mps_answers(void)
-{
-    char text[256];
-    return !program_run(
-        text, sizeof(text), "sh",
-        (const char *const[]){"-c", "echo get_default_active_thread_percentage | nvidia-cuda-mps-control", NULL});
 }
 
 #endif

@@ -9,8 +9,8 @@
  */
 #include <signal.h>
 #include <stdio.h>
-#include <sys/stat.h>
 
+#include "tests/bed/mps.h"
 #include "tests/gpu/gpu_client.h"
 
 enum { MEMBERS = 2, VICTIM = 1, LIMIT_MS = 60000, AGAIN_LIMIT_MS = 10000 };
@@ -29,98 +29,6 @@ struct scene {
     _Atomic int rounds;
     double longest_ms;
 };
-
-/* ---- a job's environment ---- */
-
-/* A job with an MPS server of its own, or none. */
-struct domain {
-    const char *job;
-    char pipe[64], log[80];
-    pid_t guard; /* 0: no MPS */
-    int guard_end;
-};
-
-static void domain_enter(const struct domain *m)
-{
-    (void)setenv("FCCD_JOB", m->job, 1);
-    (void)setenv("CUDA_MPS_PIPE_DIRECTORY", m->pipe, 1);
-    (void)setenv("CUDA_MPS_LOG_DIRECTORY", m->log, 1);
-}
-
-static int shell(char *text, size_t room, const char *command)
-{
-    return program_run(text, room, "sh", (const char *const[]){"-c", command, NULL});
-}
-
-/* Ends the MPS daemon when the test's process and all that it forked have ended, however they did: it is in none of their
- * groups. */
-static void guard_run(int end)
-{
-    char byte;
-
-    (void)setsid();
-    (void)close_range(3, (unsigned)end - 1, 0);
-    (void)close_range((unsigned)end + 1, ~0u, 0);
-    while (read(end, &byte, 1) > 0) {
-    }
-    (void)execl("/bin/sh", "sh", "-c",
-                "echo quit -t 5 | nvidia-cuda-mps-control >/dev/null 2>&1; rm -rf \"$CUDA_MPS_PIPE_DIRECTORY\"", NULL);
-    _exit(127);
-}
-
-static void domain_mps_start(struct domain *m)
-{
-    double until = now_ms() + 10e3;
-    char text[1024];
-    int ends[2];
-
-    if (shell(text, sizeof(text), "command -v nvidia-cuda-mps-control"))
-        test_skip("skipped: this machine has no nvidia-cuda-mps-control");
-    (void)snprintf(m->pipe, sizeof(m->pipe), "/tmp/fccd-mps.XXXXXX");
-    CHECK(mkdtemp(m->pipe) && mkdir(m->log, 0755) == 0);
-    domain_enter(m);
-    CHECK(pipe2(ends, O_CLOEXEC) == 0);
-    m->guard = fork();
-    CHECK(m->guard >= 0);
-    if (m->guard == 0)
-        guard_run(ends[0]);
-    (void)close(ends[0]);
-    m->guard_end = ends[1];
-    CHECK(shell(text, sizeof(text), "nvidia-cuda-mps-control -d </dev/null >/dev/null 2>&1") == 0);
-    while (!mps_answers()) {
-        CHECK(now_ms() < until);
-        (void)usleep(20000);
-    }
-}
-
-static void domain_open(struct domain *m, const char *job, bool mps)
-{
-    *m = (struct domain){.job = job};
-    (void)snprintf(m->log, sizeof(m->log), "%s/.mps-%s", test_directory(), job);
-    if (mps)
-        domain_mps_start(m);
-    else /* where no MPS server is: then there is none for this job, even if the machine has one */
-        (void)snprintf(m->pipe, sizeof(m->pipe), "%s/.none", test_directory());
-}
-
-static void domain_close(const struct domain *m)
-{
-    int status;
-
-    if (!m->guard)
-        return;
-    (void)close(m->guard_end);
-    CHECK(waitpid(m->guard, &status, 0) == m->guard && status == 0);
-}
-
-/* The job's processes do use its MPS server. */
-static void domain_check(const struct domain *m)
-{
-    char text[256];
-
-    domain_enter(m);
-    CHECK(!m->guard || (shell(text, sizeof(text), "echo get_server_list | nvidia-cuda-mps-control") == 0 && atoi(text) > 0));
-}
 
 /* ---- the job that is hit ---- */
 
@@ -321,27 +229,27 @@ static void worker_check(const struct scene *scene, pid_t worker)
 static void fault_run(enum fault fault, bool mps)
 {
     struct scene *scene = shared_memory(sizeof(*scene));
-    struct domain a, b;
+    struct mps_domain a, b;
     struct ranks hit, other;
     struct test_daemon d;
 
     *scene = (struct scene){.fault = fault, .mps = mps};
-    domain_open(&a, "a", mps);
-    domain_open(&b, "b", mps);
+    mps_domain_open(&a, "a", mps);
+    mps_domain_open(&b, "b", mps);
     daemon_start(&d, NULL);
-    domain_enter(&a);
+    mps_domain_enter(&a);
     ranks_start(&hit, MEMBERS, hit_rank, scene);
     await(&scene->begun, MEMBERS);
-    domain_check(&a);
+    mps_domain_check(&a);
     pid_t worker = daemon_worker(&d); /* the only one yet */
-    domain_enter(&b);
+    mps_domain_enter(&b);
     ranks_start(&other, MEMBERS, other_rank, scene);
     await(&scene->rounds, 1);
-    domain_check(&b);
+    mps_domain_check(&b);
     rounds_await(scene, 20);
     fault_make(scene, &hit);
     rounds_await(scene, 20);
-    domain_enter(&a);
+    mps_domain_enter(&a);
     job_again(scene);
     worker_check(scene, worker);
     scene->served = 1;
@@ -354,8 +262,8 @@ static void fault_run(enum fault fault, bool mps)
         daemon_stop_unclean(&d);
     else
         daemon_stop(&d);
-    domain_close(&a);
-    domain_close(&b);
+    mps_domain_close(&a);
+    mps_domain_close(&b);
 }
 
 static void killed_running(void)

@@ -4,6 +4,7 @@
  * reason, all others' streams go on, they hear why, and the GPUs are free for another communicator. How long it took is printed, and
  * decides nothing.
  */
+#include "tests/bed/mps.h"
 #include "tests/gpu/gpu_client.h"
 
 enum { LIMIT_MS = 500 };

@@ -270,11 +270,10 @@ static void ends(enum end end)
     daemons_start(&d, 1, NULL);
     ranks_start(&r, 3, armed_rank, s);
     if (end == END_WORKER) {
-        pid_t worker = daemon_worker(&d);
         while (s->waiting < 3)
             nap();
         (void)usleep(20000);
-        CHECK(kill(worker, SIGKILL) == 0);
+        CHECK(kill(daemon_worker(&d), SIGKILL) == 0);
     }
     ranks_join(&r);
     expect_alive(3);

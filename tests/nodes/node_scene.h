@@ -16,9 +16,8 @@
 
 enum { NODES = 2, RANKS = 4, K = 256 };
 
-/* Rows of the operators' matrix; and how long the tests wait, where they would wait for ever if something was wrong. */
+/* Rows of the operators' matrix. */
 static int rows = 4096;
-static double patience_ms = 20e3;
 
 /* What the ranks of a test share. */
 struct scene {
@@ -61,7 +60,7 @@ static inline void rounds_rank(int rank, const struct ranks *all, void *argument
 
 static inline void rounds_await(const struct scene *scene, int ranks, long more)
 {
-    double until = now_ms() + patience_ms;
+    double until = await_end();
 
     for (int r = 0; r < ranks; r++) {
         long wanted = scene->rounds[r] + more;
@@ -87,6 +86,35 @@ static inline pid_t node_worker(const struct test_daemon *d, int node)
     struct test_daemon one = {.node = {d->node[node]}, .nodes = 1};
 
     return daemon_worker(&one);
+}
+
+/* The worker of the node's only job knows that the rank, which may be another node's, is in an operator of the only communicator. */
+static inline bool operator_known(const struct test_daemon *d, int node, int rank)
+{
+    static char text[1 << 16];
+    const char *arguments[] = {"--socket", d->node[node].socket, "comms", "--json", NULL};
+    bool known = false;
+
+    (void)program_run(text, sizeof(text), fccctl_binary(), arguments);
+    struct json_object *o = json_tokener_parse(text), *workers = o ? link_member(o, "workers") : NULL;
+    if (!workers || json_object_array_length(workers) != 1)
+        check_failed(__FILE__, __LINE__, "fccctl comms: not of one worker: %s", text);
+    struct json_object *comms = link_member(json_object_array_get_idx(workers, 0), "comms");
+    struct json_object *comm = json_object_array_length(comms) ? json_object_array_get_idx(comms, 0) : NULL;
+    struct json_object *ranks = comm ? link_member(comm, "ranks") : NULL;
+    for (size_t i = 0; ranks && i < json_object_array_length(ranks); i++) {
+        struct json_object *r = json_object_array_get_idx(ranks, i);
+        known |= json_object_get_int(link_member(r, "rank")) == rank &&
+                 strcmp(json_object_get_string(link_member(r, "state")), "in operator") == 0;
+    }
+    (void)json_object_put(o);
+    return known;
+}
+
+static inline void operator_await(const struct test_daemon *d, int node, int rank)
+{
+    for (double until = await_end(); !operator_known(d, node, rank);)
+        AWAITING(until);
 }
 
 static inline struct scene *scene_open_with(struct test_daemon *d, struct ranks *r, const char *const options[])
@@ -133,10 +161,8 @@ static inline void one_of_two_run(struct test_daemon *d, struct ranks *stays, st
 /* An emulated machine, or a sanitizer. */
 static inline void scene_slow(void)
 {
-    if (getenv("FCC_TEST_SLOW")) {
+    if (getenv("FCC_TEST_SLOW"))
         rows /= 8;
-        patience_ms *= 4;
-    }
 }
 
 #endif

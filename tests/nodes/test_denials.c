@@ -19,7 +19,7 @@
 #include "daemon/common/denial.h"
 #include "tests/bed/harness.h"
 
-enum { RANKS = 3, WRONG = 1, LIMIT_MS = 25000, SHORT_MS = 1500, ORDERS = 2, SCENES = 4 };
+enum { RANKS = 3, WRONG = 1, LIMIT_MS = 25000, SHORT_MS = 5000, ORDERS = 2, SCENES = 4 };
 
 /* ---- two nodes, of which the second is another one than it was ---- */
 

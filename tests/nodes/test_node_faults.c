@@ -131,7 +131,7 @@ static void last_words(void)
     ranks_start(&r, NODES, last_words_rank, words);
     while (!words->begun)
         (void)usleep(500);
-    (void)usleep(100000); /* until the other node knows of it */
+    operator_await(&d, 1, 0);
     pid_t stops = node_worker(&d, 0), ends = node_worker(&d, 1);
     CHECK(kill(stops, SIGSTOP) == 0);
     words->stopped = 1;
@@ -231,7 +231,7 @@ static void silent(void)
     struct ranks r;
     struct scene *scene = scene_open_with(&d, &r, silence);
     pid_t worker = node_worker(&d, 1);
-    double since = now_ms(), until = since + patience_ms;
+    double since = now_ms(), until = await_end();
 
     CHECK(kill(worker, SIGSTOP) == 0);
     while (!scene->status[0] || !scene->status[2]) {
@@ -372,7 +372,7 @@ static void nobody_there(void)
 /* When the machines reach each other again a communicator forms, and works. */
 static void again_rank(int rank, const struct ranks *all, void *argument)
 {
-    double until = now_ms() + patience_ms;
+    double until = await_end();
     fcc_context *context;
     fcc_comm *comm;
 
@@ -402,7 +402,7 @@ static int link_part(char *argv[], const char *program)
     int first = atoi(argv[0]), count = atoi(argv[1]);
     struct scene *scene = shared_memory(sizeof(*scene));
     struct ranks r = {.n = atoi(argv[2]), .id = id_parse(argv[3])};
-    double until = now_ms() + patience_ms;
+    double until = await_end();
 
     CHECK(first >= 0 && count >= 1 && r.n <= RANKS && first + count <= r.n);
     ranks_start_some(&r, first, count, rounds_rank, scene);
@@ -487,13 +487,17 @@ static void aborted_while_sent(void)
     ranks_start(&r, NODES, sent_rank, words);
     while (!words->first)
         (void)usleep(500);
-    (void)usleep(300000); /* until the first node knows of that request */
+    operator_await(&d, 0, 1);
     pid_t stops = node_worker(&d, 1);
     CHECK(kill(stops, SIGSTOP) == 0);
     words->first = 1;
     while (!words->begun)
         (void)usleep(500);
-    (void)usleep(300000); /* until it runs, and sockets are full */
+    for (int64_t sent = -1, before = 0; sent != before || sent < SENT / 1024;) { /* until it runs, and sockets are full */
+        before = link_see(&d).bytes_out;
+        (void)usleep(300000);
+        sent = link_see(&d).bytes_out;
+    }
     abort[1] = d.node[0].socket;
     if (program_run(text, sizeof(text), fccctl_binary(), abort))
         check_failed(__FILE__, __LINE__, "fccctl abort: %s", text);

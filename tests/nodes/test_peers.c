@@ -15,7 +15,7 @@ static void handed_over(void)
     CHECK(!strcmp(wa.start.node, a.address) && !strcmp(wb.start.node, b.address));
     CHECK(memcmp(wa.start.meeting_key, wb.start.meeting_key, CONTROL_KEY_BYTES) == 0);
     CHECK(memcmp(wa.start.meeting_key, other.start.meeting_key, CONTROL_KEY_BYTES) != 0);
-    connect_send(&wa, 77, b.address, 4242, 10000);
+    connect_send(&wa, 77, b.address, 4242, 60000);
     int there = arrived(&wb, a.address, &purpose), here = connected(&wa, 77);
     CHECK(purpose == 4242);
     descriptors_await(&a, 2 + 2 + USER_DESCRIPTORS); /* links, two workers' channels: the brokers have no end of it any more */
@@ -66,7 +66,7 @@ static void errors(void)
     pair_start();
     struct worker_end w = worker_open(&a, "one");
     (void)snprintf(text, sizeof(text), "job %u/one has no process there", geteuid());
-    connect_send(&w, 1, b.address, 0, 1000); /* that is enough for the proofs, and then nobody comes */
+    connect_send(&w, 1, b.address, 0, 3000); /* that is enough for the proofs, and then nobody comes */
     refused(&w, 1, -ETIMEDOUT, b.address, text);
     connect_send(&w, 2, a.address, 0, 1000);
     refused(&w, 2, -EINVAL, a.address, "that is this node itself");
@@ -81,10 +81,10 @@ static void errors(void)
     connect_send(&w, 5, nowhere, 0, 200); /* it might be starting: tried until the limit */
     refused(&w, 5, -ECONNREFUSED, nowhere, "Connection refused");
     (void)snprintf(named, sizeof(named), "localhost:%u", b.port);
-    connect_send(&w, 6, named, 0, 10000);
+    connect_send(&w, 6, named, 0, 60000);
     refused_by_name(&w, 6, named, b.address, "it calls itself");
     (void)snprintf(named, sizeof(named), "localhost:%u", a.port);
-    connect_send(&w, 7, named, 0, 10000);
+    connect_send(&w, 7, named, 0, 60000);
     refused_by_name(&w, 7, named, a.address, "it is this node itself");
     CHECK(!*node_see(&a, nowhere).state && !*node_see(&a, named).state); /* whom nobody proved to be is in no list */
     (void)close(w.sock);
@@ -104,7 +104,7 @@ static void by_name(void)
     node_run(&a, relay_binary(), key, "", NULL); /* told of nobody */
     node_run(&b, relay_binary(), key, "", named);
     struct worker_end wa = worker_open(&a, "one"), wb = worker_open(&b, "one");
-    connect_send(&wa, 1, b.address, 5, 10000);
+    connect_send(&wa, 1, b.address, 5, 60000);
     int there = arrived(&wb, a.address, &purpose);
     pipe_check(connected(&wa, 1), there);
     (void)node_await(&a, b.address, "connected", ""); /* they know each other now */
@@ -122,7 +122,7 @@ static void wrong_key(void)
     node_run(&b, relay_binary(), key_make("other"), "", NULL);
     struct worker_end wa = worker_open(&a, "one"), wb = worker_open(&b, "one");
     CHECK(memcmp(wa.start.meeting_key, wb.start.meeting_key, CONTROL_KEY_BYTES) != 0);
-    connect_send(&wa, 1, b.address, 5, 10000);
+    connect_send(&wa, 1, b.address, 5, 60000);
     refused(&wa, 1, -EACCES, b.address, "another CLUSTER_KEY");
     log_await(&b, "closed when it had seen this node's proof");
     (void)close(wa.sock);
@@ -148,7 +148,7 @@ static void worker_dies(void)
 
     wa = worker_open(&a, "one"); /* and those that have their connection see its end */
     struct worker_end wb = worker_open(&b, "one");
-    connect_send(&wa, 1, b.address, 0, 10000);
+    connect_send(&wa, 1, b.address, 0, 60000);
     int there = arrived(&wb, a.address, &purpose), here = connected(&wa, 1);
     (void)close(wb.sock);
     (void)close(there);
@@ -166,7 +166,7 @@ static void brokers_die(void)
 
     pair_start();
     struct worker_end wa = worker_open(&a, "one"), wb = worker_open(&b, "one");
-    connect_send(&wa, 1, b.address, 0, 10000);
+    connect_send(&wa, 1, b.address, 0, 60000);
     int there = arrived(&wb, a.address, &purpose), here = connected(&wa, 1);
     node_kill(&a);
     node_kill(&b);

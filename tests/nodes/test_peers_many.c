@@ -288,7 +288,7 @@ static void held_of_a_user(void)
         connect_send(&wa, i, b.address, i, 600000);
     descriptors_await(&b, 2 + HELD_MAX);
     for (uint32_t i = 0; i < MORE; i++)
-        connect_send(&wa, HELD_MAX + i, b.address, i, 1000);
+        connect_send(&wa, HELD_MAX + i, b.address, i, 5000); /* it is tried again until then */
     for (uint32_t i = 0; i < MORE; i++) {
         int fd;
         const struct control_connected *m = (const struct control_connected *)hear(&wa, &fd);
@@ -299,7 +299,7 @@ static void held_of_a_user(void)
     descriptors_await(&b, 2);
     wa = worker_open(&a, "one"); /* and then there is room again */
     struct worker_end wb = worker_open(&b, "one");
-    connect_send(&wa, 1, b.address, 4242, 10000);
+    connect_send(&wa, 1, b.address, 4242, 60000);
     int there = arrived(&wb, a.address, &purpose), here = connected(&wa, 1);
     pipe_check(here, there);
     (void)close(wa.sock);

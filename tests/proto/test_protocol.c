@@ -89,8 +89,8 @@ static void silence(void)
     struct test_daemon d;
 
     daemon_start(&d, NULL);
-    struct raw *r = raw_open(&d);
     double start = now_ms();
+    struct raw *r = raw_open(&d);
     CHECK(raw_closed(r));
     CHECK(now_ms() - start > 4000);
     raw_close(r);

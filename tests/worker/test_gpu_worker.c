@@ -245,8 +245,8 @@ static void chain_rank(int rank, const struct ranks *all, void *argument)
 
     driver_use();
     fcc_context *context = client_connect(NULL);
-    struct product first = product_open(client_join(context, &all->id, PAIR, rank, 5000));
-    struct product second = product_open(client_join(context, &chain->second, PAIR, rank, 5000));
+    struct product first = product_open(client_join(context, &all->id, PAIR, rank, 0));
+    struct product second = product_open(client_join(context, &chain->second, PAIR, rank, 0));
     void *streams[] = {stream_open(), stream_open()};
     fcc_request *requests[2];
     if (rank)

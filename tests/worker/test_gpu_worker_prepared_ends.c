@@ -302,7 +302,7 @@ static void in_time(void)
 {
     struct pace *pace = shared_memory(sizeof(*pace));
 
-    pace->limit_ms = hang_limit_ms() / 2;
+    pace->limit_ms = hang_limit_ms();
     fake_ranks_run(PAIR, in_time_rank, pace);
 }
 

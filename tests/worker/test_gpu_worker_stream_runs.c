@@ -6,7 +6,7 @@
  */
 #include "tests/fake_gpu/fake_gpu_ring.h"
 
-enum { RUNS = 40, LIMIT_MS = 500, LATE_RUNS = 20 };
+enum { RUNS = 40, LIMIT_MS = 2000, LATE_RUNS = 20 };
 
 /* On the stream: the rows are sent, and those of the rank before have come. */
 static void rows_send(const struct ring *r)
@@ -198,7 +198,7 @@ static void late_rank(int rank, const struct ranks *all, void *argument)
     stream_sync(r.stream);
     if (rank == 0)
         FAILS(fcc_tracker_wait(r.tracker, r.come, LATE_RUNS + 1, -1), -ETIMEDOUT, "rank 0: rule 1 \"come\" (signal to rank 0)",
-              "awaits[0], the word at byte 0", "500 ms");
+              "awaits[0], the word at byte 0", "2000 ms");
     OK(fcc_comm_status(r.comm, &over));
     while (!__atomic_load_n(over, __ATOMIC_ACQUIRE))
         (void)usleep(1000);

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -10,7 +11,26 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-LIMIT_S = 20
+LIMIT_S = 60
+
+
+def ports(count: int) -> list[int]:
+    """Of 127.0.0.1, that nobody uses: outside the range from which the kernel takes ports for connections, of which one could come in between."""
+    with contextlib.ExitStack() as taken:  # all at a time, so that they differ
+        found: list[int] = []
+        while len(found) < count:
+            sock = taken.enter_context(socket.socket())
+            port = random.SystemRandom().randrange(12000, 30000)
+            with contextlib.suppress(OSError):
+                sock.bind(("127.0.0.1", port))
+                found.append(port)
+        return found
+
+
+def listens(path: str) -> bool:
+    """Does a fccd? The socket's file is there a moment earlier than it takes connections."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        return sock.connect_ex(path) == 0
 
 
 class Daemon:
@@ -33,7 +53,7 @@ class Daemon:
         with open(self.path / "log", "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         until = time.monotonic() + LIMIT_S
-        while not self.listens():
+        while not listens(self.socket):
             if self.process.poll() is not None or time.monotonic() > until:
                 self.process.kill()
                 raise RuntimeError(f"{' '.join(command)}: {self.log()}")
@@ -51,11 +71,6 @@ class Daemon:
         log = self.log()
         self.directory.cleanup()
         assert status == 0 and ": error:" not in log, f"fccd ended with {status}:\n{log}"
-
-    def listens(self) -> bool:
-        """The socket's file is there a moment earlier than it takes connections."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            return sock.connect_ex(self.socket) == 0
 
     def log(self) -> str:
         return (self.path / "log").read_text(errors="replace")
@@ -78,11 +93,7 @@ class Nodes:
             key = pathlib.Path(directory, "key")
             key.touch(0o600)
             key.write_bytes(os.urandom(48))
-            with contextlib.ExitStack() as taken:  # all at a time, so that they differ
-                socks = [taken.enter_context(socket.socket()) for _ in range(self.count)]
-                for sock in socks:
-                    sock.bind(("127.0.0.1", 0))
-                addresses = [f"127.0.0.1:{sock.getsockname()[1]}" for sock in socks]
+            addresses = [f"127.0.0.1:{port}" for port in ports(self.count)]
             self.sockets = [stack.enter_context(Daemon(self.device, "--node-listen", address, "--cluster-key", str(key), "--nodes",
                                                        ",".join(addresses))).socket for address in addresses]
             self.socket = self.sockets[0]

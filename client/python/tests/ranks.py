@@ -36,10 +36,12 @@ def _rank(channel, socket, function, options, arguments):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     os.environ["FCCD_SOCKET"] = socket
-    before = options.pop("before")
+    before, together = options.pop("before"), options.pop("together")
     try:
         if before:
             before()
+        if together:
+            together.wait(LIMIT_S)
         with fcc.init(**options) as comm:
             result = function(comm, *arguments)
         channel.send((True, result))
@@ -65,12 +67,15 @@ def _member(channel, socket, function, options, arguments):
 
 
 class Ranks:
-    """`size` ranks that run function(comm, *arguments), which both come from a test's module."""
+    """`size` ranks that run function(comm, *arguments), which both come from a test's module. With a time limit of their own all are there before
+    any joins: it is not to run while processes start."""
 
     def __init__(self, daemon, device, size, function, *arguments, **options):
         identity = fcc.unique_id(socket=daemon.socket)
+        self.together = _context.Barrier(size) if "time_limit" in options else None  # it is there as long as somebody here has it
         self._start(daemon, _rank, function, arguments, [
-            {"rank": rank, "size": size, "id": identity, "device": device, "heap_bytes": 32 << 20, "time_limit": 30, "before": getattr(daemon, "before", None), **options}
+            {"rank": rank, "size": size, "id": identity, "device": device, "heap_bytes": 32 << 20, "time_limit": 30, "before": getattr(daemon, "before", None),
+             "together": self.together, **options}
             for rank in range(size)])
 
     def _start(self, daemon, target, function, arguments, options):

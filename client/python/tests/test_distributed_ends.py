@@ -38,12 +38,12 @@ def barrier_rank():
         store.set("came", "1")
     dist.barrier()
     assert store.check(["came"])
-    monitored_barrier(timeout=datetime.timedelta(seconds=20))
+    monitored_barrier(timeout=datetime.timedelta(seconds=60))
     if rank == 1:  # comes when all others have given up
         store.wait([f"gave up {other}" for other in range(size) if other != 1], datetime.timedelta(seconds=60))
     else:
-        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier in 500 ms" if rank == 0 else "Rank . successfully reached"):
-            monitored_barrier(timeout=datetime.timedelta(seconds=0.5), wait_all_ranks=True)
+        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier in 2000 ms" if rank == 0 else "Rank . successfully reached"):
+            monitored_barrier(timeout=datetime.timedelta(seconds=2), wait_all_ranks=True)
         store.set(f"gave up {rank}", "1")
     dist.barrier()
 
@@ -97,6 +97,7 @@ def test_errors(group, size):
 def late_rank():
     """A rank that does not come: the others' limit passes."""
     rank, _ = world()
+    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
         work = dist.all_reduce(torch.ones(3), async_op=True)
         with pytest.raises(RuntimeError, match="Timed out"):
@@ -105,12 +106,13 @@ def late_rank():
             work.wait()
         with pytest.raises(dist.DistBackendError):
             dist.all_reduce(torch.ones(3))
+        store.set("heard", "1")
     else:
-        time.sleep(5)
+        store.wait(["heard"], datetime.timedelta(seconds=60))
 
 
 def test_time_limit(daemon, on_cpu):
-    Group(daemon, 2, late_rank, timeout_s=2).results()
+    Group(daemon, 2, late_rank, timeout_s=5).results()
 
 
 def late_on_gpu_rank():
@@ -194,15 +196,16 @@ def test_unsent(daemon, on_cpu):
 
 def abort_rank():
     rank, _ = world()
-    group = dist.group.WORLD
+    group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
     dist.barrier()
     if rank == 0:
         work = dist.all_reduce(torch.ones(3), async_op=True)
         threading.Timer(0.3, group.abort).start()
         with pytest.raises(dist.DistBackendError, match="abort"):
             work.wait()
+        store.set("aborted", "1")
     else:
-        time.sleep(1)
+        store.wait(["aborted"], datetime.timedelta(seconds=60))
         with pytest.raises(dist.DistBackendError, match="abort"):
             dist.all_reduce(torch.ones(3))
 

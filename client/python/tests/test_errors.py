@@ -151,7 +151,7 @@ def test_interrupt(start, tmp_path, what):
 
 
 def test_time_limit(start):
-    ranks = start(2, missing_rank, time_limit=2)  # which is also how far apart the ranks may join
+    ranks = start(2, missing_rank, time_limit=3)  # which is also how far apart the ranks may join
     (_, first), (well, _) = ranks.outcomes()
     assert isinstance(first[0], fcc.TimeLimitError) and "1" in first[0].reason and well, first
 
@@ -160,7 +160,7 @@ def missing_rank(comm):
     if comm.rank == 0:
         comm.barrier()
     else:
-        time.sleep(4)
+        time.sleep(6)
 
 
 def test_no_daemon(tmp_path):

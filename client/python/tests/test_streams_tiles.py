@@ -9,6 +9,7 @@ import fcc
 import pytest
 import torch
 from ranks import gpus
+from tiles_report import differences
 
 KINDS = ("gemm_all_reduce", "gemm_reduce_scatter", "all_gather_gemm")
 DTYPES = (torch.float16, torch.bfloat16)
@@ -30,7 +31,8 @@ def begin(comm, wish):
 class Case:
     """A product whose numbers of rows and columns are the same on all ranks, and both ranks' factors."""
 
-    def __init__(self, comm, seed, kind=None, m=None, n=None, k=None, even=False):
+    def __init__(self, comm, seed, kind=None, m=None, n=None, k=None, even=False, split=None, pads=None, keeps=False):
+        """split: of the rows; pads: elements between the rows of each rank's factors; keeps: what is gathered is kept."""
         draw = random.Random(seed)
         self.kind, self.dtype = kind or draw.choice(KINDS), draw.choice(DTYPES)
         m = m or draw.choice((1, 100, 128, 129, 256, 300, 512, 1000, 2048, 4096))
@@ -40,10 +42,10 @@ class Case:
         if not even and draw.random() < 0.5:  # what only the rank itself knows: none, odd
             odd = [draw.choice((0, 1, n, n + 3)) for _ in range(2)] if self.gathers else [draw.choice((0, 1, k, k + 3)) for _ in range(2)]
             self.ns, self.ks = (odd, self.ks) if self.gathers else (self.ns, odd)
-        first = m // 2 + m % 2 if even or draw.random() < 0.5 else draw.randint(0, m)
+        first = split if split is not None else m // 2 + m % 2 if even or draw.random() < 0.5 else draw.randint(0, m)
         self.rows = [first, m - first]
         self.given = {} if self.kind == "gemm_all_reduce" else {"rows": self.rows}
-        pads = [draw.choice((0, 0, 0, 8, 3)) if not even else 0 for _ in range(2)]  # 3: rows that the copy engine does not take, of one rank perhaps
+        pads = pads or [draw.choice((0, 0, 0, 8, 3)) if not even else 0 for _ in range(2)]  # 3: rows that the copy engine does not take, of one rank perhaps
         generator = torch.Generator(device=comm.device).manual_seed(seed)
 
         def matrix(rank, rows, cols):
@@ -52,6 +54,7 @@ class Case:
         self.a = [matrix(r, self.rows[r] if self.gathers else m, self.ks[r]) for r in range(2)]
         self.b = [matrix(r, self.ks[r], self.ns[r]) for r in range(2)]
         self.first = [0, first]
+        self.keeps = self.gathers and (keeps or (not even and draw.random() < 0.3))
 
     def wanted(self, rank):
         """In f32, in which whole numbers as small as these are exact: an owner's terms, and the other rank's, rounded."""
@@ -65,14 +68,21 @@ class Case:
         return parts[rank] if self.kind == "gemm_reduce_scatter" else torch.cat(parts)
 
     def call(self, comm):
-        return getattr(fcc, self.kind)(self.a[comm.rank], self.b[comm.rank], comm, schedule="fused", **self.given)
+        a, b = self.a[comm.rank], self.b[comm.rank]
+        if not self.keeps:
+            return getattr(fcc, self.kind)(a, b, comm, schedule="fused", **self.given)
+        found, self.kept = torch.ops.fcc.all_gather_gemm(a, b, comm.name, rows=self.rows, gathered=True, schedule="fused")
+        return found
+
+    def differences(self, comm, found):
+        lines = differences(self, comm.rank, found, self.wanted(comm.rank))
+        if self.keeps:
+            lines += [f"what was gathered: {line}" for line in differences(self, comm.rank, self.kept, torch.cat(self.a), factors=False)]
+        return lines
 
     def check(self, comm, found):
-        wanted = self.wanted(comm.rank)
-        assert found.shape == wanted.shape and found.dtype == self.dtype
-        wrong = (found != wanted).nonzero()
-        assert not len(wrong), (self.kind, self.dtype, self.rows, self.ns, self.ks, len(wrong), wrong[0].tolist(), float(found[tuple(wrong[0])]),
-                                float(wanted[tuple(wrong[0])]))
+        lines = self.differences(comm, found)
+        assert not lines, "\n".join([f"{self.kind} {self.dtype}, rows {self.rows}, N {self.ns}, K {self.ks}", *lines])
 
 
 def late(comm, draw):
@@ -104,6 +114,58 @@ def works(comm, case, draw, replays):
         stream.synchronize()
         for one in captured:
             case.check(comm, one)
+
+
+# What each of them is the first to have, from the simplest on: so the first that is wrong says where to look. Tiles have 256 columns only where there are many tiles.
+FIRST = (
+    ("a tile of 128 columns on each rank, K of one stage", {"m": 256, "n": 128, "k": 64}),
+    ("K shorter than a stage", {"m": 256, "n": 128, "k": 40}),
+    ("K of two stages", {"m": 256, "n": 128, "k": 128}),
+    ("K longer than the ring of stages, and no multiple", {"m": 256, "n": 128, "k": 64 * 11 + 8}),
+    ("both tiles of a unit", {"m": 512, "n": 128, "k": 64}),
+    ("fewer columns than a tile", {"m": 256, "n": 72, "k": 64}),
+    ("fewer rows than a tile", {"m": 200, "n": 128, "k": 64}),
+    ("a unit whose lower tile is short", {"m": 2 * 200, "n": 136, "k": 72}),
+    ("several units, one for each cluster", {"m": 1024, "n": 512, "k": 64}),
+    ("the first rank has no rows", {"m": 512, "n": 256, "k": 64, "split": 0}),
+    ("the second rank has no rows", {"m": 512, "n": 256, "k": 64, "split": 512}),
+    ("a rank whose rows the copy engine does not take", {"m": 512, "n": 256, "k": 128, "pads": (3, 0)}),
+    ("ranks whose rows the copy engine does not take", {"m": 512, "n": 256, "k": 128, "pads": (3, 3)}),
+    ("what is gathered is kept", {"m": 1024, "n": 256, "k": 128, "keeps": True}),
+    ("tiles of 256 columns, K of one stage", {"m": 512, "n": 8448, "k": 64}),
+    ("... K longer than the ring of stages", {"m": 512, "n": 8448, "k": 64 * 9}),
+    ("... fewer columns, and rows", {"m": 500, "n": 8392, "k": 72}),
+    ("... several tiles for a cluster", {"m": 2048, "n": 8448, "k": 128}),
+    ("slots that are used twice", {"m": 8192, "n": 8448, "k": 64}),
+)
+
+
+def first_rank(comm, kind):
+    """Goes on where a result is wrong, and says of all what was. A call that does not end is the last one."""
+    begin(comm, "tiles")
+    said = []
+    for number, (what, sizes) in enumerate(FIRST):
+        sizes = dict(sizes)
+        if kind == "all_gather_gemm" and sizes["m"] == 8192:
+            sizes["m"], sizes["n"], sizes["k"] = 16384, 512, 4608  # in several runs
+        case = Case(comm, SEED + 50 + number, kind, even=True, **sizes)
+        try:
+            for turn in range(2):
+                found = case.call(comm)
+                comm.synchronize()
+                lines = case.differences(comm, found)
+                if lines:
+                    said += [f"{what} ({case.dtype}, rows {case.rows}, N {case.ns}, K {case.ks}), call {turn + 1}:", *("    " + line for line in lines)]
+                    break
+        except fcc.Error as e:
+            said += [f"{what} ({case.dtype}, rows {case.rows}, N {case.ns}, K {case.ks}), call {turn + 1}: {e}", f"not run: the {len(FIRST) - number - 1} after it"]
+            break
+    assert not said, f"{kind}, rank {comm.rank}:\n" + "\n".join(said)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_first(run, kind):
+    run(2, first_rank, kind, time_limit=10)
 
 
 def simple_rank(comm, kind):

@@ -136,8 +136,8 @@ def case_wait_for_a_process(comm):
     """The word is written by another process while this one sits in the loop."""
     _, flags = windows(comm, 1)
     result = torch.zeros(1, dtype=torch.int32)
-    comm.barrier()
     begun = time.monotonic()
+    comm.barrier()
     if comm.rank == 0:
         time.sleep(0.5)
         for rank in range(comm.size):

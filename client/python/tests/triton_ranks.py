@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from daemon import LIMIT_S, listens, ports
 from fcc.triton import peer, put_tile, run_begin, run_end, signal, wait
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -77,18 +77,12 @@ def rank_main(cases):
 # ---- all ranks ----
 
 
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 class Nodes:
     """Daemons on this machine: one that speaks to no other, or several."""
 
     def __init__(self, directory, count):
         self.sockets = [f"{directory}/fccd{i}.sock" for i in range(count)]
-        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)] if count > 1 else [""]
+        self.addresses = [f"127.0.0.1:{port}" for port in ports(count)] if count > 1 else [""]
         self.processes, self.log = [], open(f"{directory}/log", "w+")
         key = pathlib.Path(directory, "key")
         key.touch(0o600)
@@ -97,8 +91,8 @@ class Nodes:
             more = ["--node-listen", address, "--cluster-key", str(key), "--nodes", ",".join(self.addresses)] if address else []
             self.processes.append(subprocess.Popen([FCCD, "--config", "/dev/null", "--socket", path, "--gpus", "none", "--cpu-devices",
                                                     "4", "--cpu-workgroups", "1", *more], stdout=self.log, stderr=self.log))
-        until = time.monotonic() + 20
-        while not all(map(os.path.exists, self.sockets)):
+        until = time.monotonic() + LIMIT_S
+        while not all(map(listens, self.sockets)):
             assert all(p.poll() is None for p in self.processes) and time.monotonic() < until, pathlib.Path(self.log.name).read_text()
             time.sleep(0.02)
 
@@ -121,7 +115,7 @@ class Nodes:
         for process in self.processes:
             process.terminate()
         for process in self.processes:
-            process.wait(20)
+            process.wait(LIMIT_S)
         self.log.close()
 
 

@@ -6,6 +6,7 @@
 #ifndef FCC_KERNELS_GPU_DEVICE_HOPPER_H
 #define FCC_KERNELS_GPU_DEVICE_HOPPER_H
 
+#include "kernels/gpu/device/tiles/waits_tell.h"
 #include "kernels/gpu/platform.h"
 
 /* A matrix for wgmma: where it begins in shared memory, and the two offsets, in bytes; 128-byte swizzle. */
@@ -239,12 +240,32 @@ template <int ID, int THREADS> GPU_DEVICE void gpu_barrier_some()
     asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
+#if defined(GPU_WAITS_TELL)
+#define GPU_BARRIER_AWAIT(how) gpu_barrier_await_telling(barrier, parity)
+GPU_DEVICE void gpu_barrier_await_telling(uint64_t *barrier, uint32_t parity)
+{
+    const uint64_t begin = gpu_clock();
+    uint32_t over = 0;
+
+    while (!over && !tell_is_over()) {
+        asm volatile("{\n.reg .pred over;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, over;\n}"
+                     : "=r"(over)
+                     : "r"(gpu_shared_address(barrier)), "r"(parity)
+                     : "memory");
+        if (!over && threadIdx.x % 32 == 0 && gpu_clock() - begin > TELL_BARRIER_NS)
+            tell_note(gpu_shared_address(barrier), 0, *(volatile uint64_t *)barrier, parity);
+    }
+}
+#else
 #define GPU_BARRIER_AWAIT(how)                                                                                                 \
     asm volatile("{\n.reg .pred over;\nlook:\n"                                                                                \
                  "mbarrier.try_wait.parity" how ".shared::cta.b64 over, [%0], %1;\n"                                           \
                  "@!over bra look;\n}" ::"r"(gpu_shared_address(barrier)),                                                     \
                  "r"(parity)                                                                                                   \
                  : "memory")
+
+#endif
 
 /* Wait until the phase of this parity is over. Acquires what the arriving threads did before, also in other workgroups of the
  * cluster. */

@@ -114,7 +114,7 @@ static void gather_run(struct flow *f, const struct rings_pieces *w, const struc
         multiply(f, &t, false);
     flow_behind(f, f->p->joined, f->p->out, f->stream);
     if (g->theirs && (w->gathered || !w->n))
-        flow_come(f, 0, (uint32_t)((g->theirs + t.come_rows - 1) / t.come_rows));
+        flow_come(f, 0, (uint32_t)((g->theirs - 1) / t.come_rows)); /* the last piece, whose index it is */
     gathered_store(f, w, second, g->theirs, t.slots, g->row, f->stream);
 }
 

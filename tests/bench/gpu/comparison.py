@@ -314,8 +314,8 @@ class Comparison:
         """A wrong result of ours is one of the run; of the others it is said, and nothing is compared with it."""
         times = self.results[row]["times"]
         for way in answers[0]["times"]:
-            found = [f"{row.text}: {way}: rank {r}: {answer['wrong'][way]} elements are wrong" for r, answer in enumerate(answers)
-                     if answer["wrong"].get(way)]
+            found = [f"{row.text}: {way}: rank {r}: {answer['wrong'][way]} elements are wrong{': ' + answer['where'][way] if way in answer.get('where', ()) else ''}"
+                     for r, answer in enumerate(answers) if answer["wrong"].get(way)]
             times[way] = "wrong" if found else figures.slowest([answer["times"][way] for answer in answers])
             (self.wrong if way in ours else self.failures).extend(found)
             for text in found:

@@ -34,10 +34,15 @@ def ways_of(shape):
     return {shapes.DECODE: (PRODUCT, *OTHERS, FCCD), shapes.NORM: (FLASHINFER, FCCD), shapes.EXAMPLES: (NCCL, FCCD)}[shape.operator]
 
 
-def differ(found, wanted):
-    """How many elements are not those wanted, beyond what rounding explains. NaN is none that is wanted."""
+def differing(found, wanted):
+    """Which elements are not those wanted, beyond what rounding explains. NaN is none that is wanted."""
     allowed = ERROR * (wanted.abs() + wanted.square().mean().sqrt())
-    return int(((found.double() - wanted).abs() <= allowed).logical_not().sum())
+    return ((found.double() - wanted).abs() <= allowed).logical_not()
+
+
+def differ(found, wanted):
+    """How many they are."""
+    return int(differing(found, wanted).sum())
 
 
 def rival_missing(torch):

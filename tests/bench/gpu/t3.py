@@ -21,7 +21,7 @@ import statistics
 
 from . import figures, inputs, shapes
 from .collectives import FCCD, JOB, NCCL, join
-from .decode import PRODUCT, differ, said
+from .decode import PRODUCT, differ, differing, said
 
 EXCHANGE, COLLECTIVE, PYTORCH, RING, PIECES, TILES = "exchange", "collective", "PyTorch", "ring", "pieces", "tiles"
 WAYS = (PRODUCT, EXCHANGE, NCCL, COLLECTIVE, PYTORCH, RING, PIECES, TILES, FCCD)
@@ -75,6 +75,19 @@ class Layer:
         if tuple(result.shape) != (s.m // self.at.ranks if self.scatters else s.m, s.n):
             return -1
         return differ(result[self.checked], self.wanted)
+
+    def where(self, result):
+        """Of the elements that are checked, which are wrong: their rows in the result, the columns that they are in, and what one of them is."""
+        if result.shape[1] != self.shape.n:
+            return f"a result of {list(result.shape)}"
+        found = result[self.checked]
+        wrong = differing(found, self.wanted)
+        if not bool(wrong.any()):
+            return "none when it was looked at once more"
+        rows, columns = self.checked[wrong.any(1)].tolist(), wrong.any(0).nonzero().flatten().tolist()
+        row, column = wrong.nonzero()[0].tolist()
+        return (f"rows {', '.join(map(str, rows[:8]))}{' ...' if len(rows) > 8 else ''} ({len(rows)} of the {len(found)} that are looked at), "
+                f"{len(columns)} columns from {columns[0]} to {columns[-1]}: [{self.checked[row]}][{column}] is {float(found[row, column]):g}, not {float(self.wanted[row, column]):g}")
 
     # ---- the ways ----
 
@@ -186,11 +199,11 @@ class Session:
             comm.close()
 
     def measure(self, shape):
-        """{"times": {way: [us per call]}, "wrong": {way: how many elements}, "missing": {way: why}, "pieces": of the ring}"""
+        """{"times": {way: [us per call]}, "wrong": {way: how many elements}, "where": {way: which, if any}, "missing": {way: why}, "pieces": of the ring}"""
         self.torch.cuda.empty_cache()
         self.rank.at.shape = shape
         layer = Layer(self.rank.at, self.rank.copies(shape), self.fcc, self.comm)
-        found = {"times": {}, "wrong": {}, "missing": {}, "pieces": None}
+        found = {"times": {}, "wrong": {}, "where": {}, "missing": {}, "pieces": None}
         self.way(found, layer, PRODUCT, layer.product, checked=False)
         self.way(found, layer, NCCL, layer.nccl)
         self.way(found, layer, "NCCL alone", layer.exchange_nccl, checked=False)
@@ -248,9 +261,14 @@ class Session:
             self.meet()
             again()
             wrong = layer.wrong(last[0]) if checked else 0
+            if wrong:
+                found["where"][name] = layer.where(last[0])
             self.meet()
             times = self.rank.time(again, calls, samples, -(-self.rank.warmup() // calls))
-            wrong += layer.wrong(last[0]) if checked else 0
+            again_wrong = layer.wrong(last[0]) if checked else 0
+            if again_wrong and not wrong:
+                found["where"][name] = "only after it was timed: " + layer.where(last[0])
+            wrong = wrong or again_wrong
             self.rank.stream.synchronize()
         del captured
         found["times"][name], found["wrong"][name] = times, wrong

@@ -289,6 +289,15 @@ template <typename T> static hipError_t multiply(const struct tiles_call *call, 
 
 hipError_t tiles_multiply(const struct tiles_call *call, int gpu, bool hopper, hipStream_t stream, bool follows)
 {
-    return call->dtype == FCC_F16 ? multiply<gpu_f16>(call, gpu, hopper, stream, follows)
-                                  : multiply<gpu_bf16>(call, gpu, hopper, stream, follows);
+    const hipError_t status = call->dtype == FCC_F16 ? multiply<gpu_f16>(call, gpu, hopper, stream, follows)
+                                                     : multiply<gpu_bf16>(call, gpu, hopper, stream, follows);
+
+#if defined(GPU_WAITS_TELL)
+    const uint64_t *run = &call->words->run;
+    uint32_t rank = call->rings.rank;
+    void *arguments[] = {&rank, &run};
+    if (status == hipSuccess)
+        return gpu_kernel_launch((const void *)tell_kernel, 1, 1, arguments, 0, stream, false);
+#endif
+    return status;
 }

@@ -199,6 +199,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
         if (is_there && threadIdx.x % 32 == 0)
             is_there = tiles_room_await(call, run, job.run, job.index);
         is_there = __shfl_sync(0xffffffffu, is_there, 0);
+        __syncwarp(); /* a shuffle orders no memory */
         gpu_fence_proxies();
         return is_there;
     }
@@ -278,6 +279,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
             is_there = __shfl_sync(0xffffffffu, is_there, 0);
             if (!is_there)
                 return;
+            __syncwarp(); /* a shuffle orders no memory: the lanes' loads come behind the first one's acquire */
             tiles_move<T, 8>(call, tile, row, col, lane, 32);
             __syncwarp();
             if (lane == 0)
@@ -325,6 +327,14 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(2)
             gpu_map_prefetch(&maps.come);
         parts.make();
     }
+#if defined(GPU_WAITS_TELL)
+    if (threadIdx.x == 0 && blockIdx.x == 0) {
+        const void *const places[] = {shared.stage_full, shared.stage_empty, shared.job_full,
+                                      shared.job_empty,  &shared.out_full,   &shared.out_empty};
+        for (uint32_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+            tell_places[i] = gpu_shared_address(places[i]);
+    }
+#endif
     gpu_follow();
     if (threadIdx.x == 0)
         tiles_run_find(call, &run);

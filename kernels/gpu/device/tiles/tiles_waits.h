@@ -8,6 +8,7 @@
 
 #include "kernels/gpu/device/rows.h"
 #include "kernels/gpu/device/tiles/tiles_call.h"
+#include "kernels/gpu/device/tiles/waits_tell.h"
 
 /* What a workgroup knows of its run, in shared memory. */
 struct tiles_run {
@@ -28,13 +29,33 @@ GPU_DEVICE void tiles_run_find(const struct tiles_call &call, struct tiles_run *
     run->told = 0;
 }
 
+#if defined(GPU_WAITS_TELL)
+GPU_DEVICE bool tiles_await_telling(const struct tiles_call &call, struct tiles_run &run, const uint64_t *word, uint64_t value)
+{
+    const uint64_t begin = gpu_clock();
+
+    while (!run.leave && !tell_is_over()) {
+        if (gpu_load_acquire(word) >= value)
+            return true;
+        if (gpu_clock() - begin > TELL_WORD_NS)
+            tell_note(0, word - call.words->come, gpu_load_relaxed(word), value);
+    }
+    return false;
+}
+#endif
+
 /* One thread: waits until the word has reached the value. False, at once if it is known: the run was given up. */
 GPU_DEVICE bool tiles_await(const struct tiles_call &call, struct tiles_run &run, const uint64_t *word, uint64_t value)
 {
     struct rings_run mine = {};
 
     mine.number = run.number;
+#if defined(GPU_WAITS_TELL)
+    const bool come = tiles_await_telling(call, run, word, value);
+    mine.leave = !come;
+#else
     const bool come = !run.leave && rings_await(call.rings, mine, word, value);
+#endif
     if (mine.told)
         run.told = 1;
     if (mine.leave)
@@ -116,6 +137,10 @@ GPU_DEVICE void tiles_end(const struct tiles_call &call, const struct tiles_run 
 {
     gpu_let_follow();
     __syncthreads();
+#if defined(GPU_WAITS_TELL)
+    if (threadIdx.x == 0)
+        tell_stay();
+#endif
     if (threadIdx.x || !run.number || run.over)
         return;
     if (run.leave)
