@@ -1393,6 +1393,18 @@ int fcc_program_prepare(fcc_program *program);
 int fcc_program_enqueue(fcc_program *program, void *stream);
 int fcc_program_scalars_enqueue(fcc_program *program, void *stream);
 
+/* Guarded programs, whose ranks compare each run before they make it. Nobody does that for a program that fcc_program_prepare() has prepared: where a rank runs another one, or none,
+ * the others wait until the time limit ends the communicator. A run of a guarded one begins with a small kernel that is a collective among those that this process launches, and so
+ * in one order with them. If the ranks' next ones differ (the program, its sizes, its scalars, another collective), none of them runs, no tensor changes, and all ranks get the error
+ * of fcc_comm_error(), which names both; the communicator goes on. It takes one small kernel for each run, and one for each of its steps.
+ *
+ * fcc_program_prepare_guarded() takes the place of fcc_program_prepare(), on all ranks. Errors, on all ranks: those of that, and -EOPNOTSUPP: the program has products, or groups.
+ * fcc_program_refuse_enqueue() takes the place of fcc_program_enqueue() where this rank cannot make a run that the others make: it is none on all ranks, and the others
+ * get the reason. Nothing happens under capture. A graph's runs have the scalars of the GPU, so they are compared without, and only with those of graphs: either all ranks replay
+ * a run, or none. A graph is replayed by all ranks also when the program has been closed. As with collectives, streams order a communicator's guarded runs and collectives. */
+int fcc_program_prepare_guarded(fcc_program *program);
+int fcc_program_refuse_enqueue(fcc_program *program, const char *reason, void *stream);
+
 /* The elements of this rank's part of a parameter, or a negative errno value. */
 int64_t fcc_program_elements(const fcc_program *program, const char *name);
 /* 1: other ranks store into the parameter's tensor, which lies in a buffer for results. 0: it lies in any buffer. Or a negative errno value. */

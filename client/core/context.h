@@ -96,6 +96,8 @@ struct stream_end {
     bool deferred;  /* the stream does not wait for the word yet: a group is open */
 };
 
+enum { GUARD_NAMES = 16, GUARD_TEXT = 96 };
+
 struct fcc_comm {
     struct fcc_context *context;
     LIST_ENTRY(fcc_comm) link; /* context->comms */
@@ -135,8 +137,14 @@ struct fcc_comm {
     uint64_t rings_reported;     /* the newest run that was given up, when errors were looked for last */
     bool rings_over;             /* the communicator's end has ended runs, or will end those that come */
     bool rings_over_told;        /* the program has heard of that */
-    struct error error;          /* the first error of unattended requests that was not reported yet. context->lock */
-    uint64_t error_id;           /* the id of that error's request. context->lock */
+    /* Of the guarded programs that this process has prepared last, by what their runs' headers say: the texts' first lines. Key 0: none */
+    struct {
+        uint32_t key;
+        char name[GUARD_TEXT];
+    } guarded[GUARD_NAMES];
+    unsigned guarded_next;
+    struct error error; /* the first error of unattended requests that was not reported yet. context->lock */
+    uint64_t error_id;  /* the id of that error's request. context->lock */
 };
 
 /* How many values of an operator of the communicator a struct fcc_submit_reply has no room for. */

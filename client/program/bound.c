@@ -3,6 +3,11 @@
  * bound.c - programs that the ranks' own processes launch, on their streams and in CUDA graphs. Each step of code is prepared as an operator is, with a
  * kernel that the worker has compiled (client/stream/bound_step.c); collectives go through rings, as on all streams. A run of the program is a run of each
  * step, one behind the other. What a run may have anew, the numbers in the code, lies in the GPU's memory, and comes there in the order of a stream.
+ *
+ * Guarded programs. Nobody compares the runs of a program that is bound: a rank that runs another program, or none since its caller has given it something wrong, lets the others
+ * wait until the time limit ends the communicator. So each run of a guarded one begins with a run of the communicator's rings (client/stream/guard.c), which all collectives
+ * that are launched here are, too. All ranks' runs of rings have one order; where two differ in one of them, or a rank refuses it, it is given up on all ranks, and the steps behind
+ * it are no runs: those of code by a guard in front of each (prepared_guard()), and collectives as they continue it (rings_continue()).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -98,6 +103,12 @@ static void wire_make(const struct fcc_program_step_args *own, struct code_call 
     to->tables[0] = bits;
 }
 
+/* A rank alone has nobody to compare with. */
+static bool is_compared(const struct fcc_program *p)
+{
+    return p->is_guarded && p->nranks > 1;
+}
+
 /* A step that is being bound. */
 struct binding {
     struct operator_step own;
@@ -136,6 +147,8 @@ static int steps_bind(struct fcc_program *p, struct binding all[])
     for (uint32_t i = 0; i < p->steps.nsteps; i++) {
         if (status == 0 && all[i].begun.prepared) {
             status = comm_prepare_end(&all[i].begun, &all[i].own.args, &p->bound[i]);
+            if (p->bound[i])
+                p->bound[i]->is_counted = is_compared(p);
             status = status ? program_step_error(p, &p->steps.steps[i], status) : 0;
         }
         comm_prepare_drop(&all[i].begun); /* behind one that has failed, on all ranks */
@@ -168,11 +181,26 @@ static int product_check(const struct fcc_program *p, const struct program_step 
         step->line);
 }
 
+/* What a guard cannot be in front of. */
+static int guard_check(const struct fcc_program *p, struct error *e)
+{
+    if (p->is_guarded && program_has_groups(p->program))
+        return error_set(e, -EOPNOTSUPP, "groups of ranks: not in guarded programs yet: allowed is fcc_program_prepare()");
+    for (uint32_t i = 0; i < p->steps.nsteps && p->is_guarded; i++)
+        if (p->steps.steps[i].kind == STEP_OF_PRODUCT || p->steps.steps[i].kind == STEP_OF_LOOKUP)
+            return error_set(e, -EOPNOTSUPP,
+                             "line %d: a product: not in guarded programs yet: allowed is fcc_program_prepare()",
+                             p->steps.steps[i].line);
+    return 0;
+}
+
 /* The same. The tensors have been given. */
 static int steps_check(const struct fcc_program *p, struct needs *needs, struct error *e)
 {
     uint32_t codes = 0;
 
+    needs->rings = is_compared(p);
+    (void)guard_check(p, e);
     for (uint32_t i = 0; i < p->steps.nsteps && !e->status; i++) {
         const struct program_step *step = &p->steps.steps[i];
         if (step->kind == STEP_OF_PRODUCT)
@@ -212,7 +240,28 @@ static int refuse(struct fcc_program *p, const struct error *e)
     return operator_refuse_step(p->comm, e->status, e->text);
 }
 
-int fcc_program_prepare(fcc_program *p)
+/* What a run's header says: the scheduled text, which has the sizes, and the table. */
+static uint32_t key_make(const struct fcc_program *p)
+{
+    uint64_t hash = program_hash(PROGRAM_HASH_BEGIN, p->text, strlen(p->text));
+
+    if (p->begins)
+        hash = program_hash(hash, p->begins, (size_t)(p->program->tensors + 1) * sizeof(p->begins[0]));
+    return (uint32_t)(hash ^ hash >> 32) | 1;
+}
+
+/* All ranks guard it, or all hear that they differ. */
+static int guard_agree(struct fcc_program *p)
+{
+    p->key = key_make(p);
+    const int64_t words[sizeof(struct code_head) / sizeof(int64_t)] = {CODE_TEXT, 1, p->key};
+    const struct fcc_program_step_args args = {.code = words, .words = sizeof(words) / sizeof(words[0])};
+
+    guard_learn(p->comm, p->key, p->text);
+    return operator_call(p->comm, FCC_PROGRAM_STEP, &args);
+}
+
+static int program_prepare(struct fcc_program *p, bool is_guarded)
 {
     struct error e = {.status = 0};
     struct needs needs = {.rings = false};
@@ -224,6 +273,7 @@ int fcc_program_prepare(fcc_program *p)
     if (status)
         return status;
     program_unbind(p);
+    p->is_guarded = is_guarded;
     if (!p->comm->accelerator)
         (void)error_set(&e, -EOPNOTSUPP, "a program: its ranks are on cpu devices: allowed on CUDA GPUs");
     if (!e.status && !program_ready(p, &e) && (status = stand_ins_make(p)) != 0)
@@ -241,6 +291,8 @@ int fcc_program_prepare(fcc_program *p)
     }
     p->bound = bound;
     status = p->group != p->comm ? fcc_noop(p->comm) : 0; /* what one rank has refused, all groups hear here */
+    if (status == 0 && is_compared(p))
+        status = guard_agree(p);
     if (status == 0)
         status = needs_open(p, &needs);
     if (status == 0)
@@ -254,6 +306,16 @@ int fcc_program_prepare(fcc_program *p)
         (void)last_error_set(status, "%s", text);
     }
     return status;
+}
+
+int fcc_program_prepare(fcc_program *program)
+{
+    return program_prepare(program, false);
+}
+
+int fcc_program_prepare_guarded(fcc_program *program)
+{
+    return program_prepare(program, true);
 }
 
 /* ---- runs ---- */
@@ -310,6 +372,16 @@ int fcc_program_scalars_enqueue(fcc_program *p, void *stream)
     return status;
 }
 
+/* Less than GUARD_CAPTURED. */
+static uint32_t numbers_hash(const struct fcc_program *p)
+{
+    uint64_t hash = PROGRAM_HASH_BEGIN;
+
+    for (uint32_t i = 0; i < p->program->nparameters; i++)
+        hash = program_hash(hash, &p->scalars[i], sizeof(p->scalars[i]));
+    return (uint32_t)((hash ^ hash >> 32) % GUARD_CAPTURED);
+}
+
 /* Some steps of the run are on the stream, and some are not: the run cannot be repeated, and the other ranks' wait for it. */
 static int run_lost(struct fcc_program *p, int status)
 {
@@ -327,6 +399,11 @@ static int step_enqueue(struct fcc_program *p, uint32_t i, void *stream, bool ca
     const struct program_step *step = &p->steps.steps[i];
 
     *does = p->bound[i] || step->kind != STEP_OF_CODE;
+    if (p->bound[i] && is_compared(p)) {
+        const int status = prepared_guard(p->bound[i], stream);
+        if (status)
+            return status;
+    }
     switch (step->kind) {
     case STEP_OF_EXCHANGE:
         return exchange_run(p, step, &stream);
@@ -351,13 +428,36 @@ int fcc_program_enqueue(fcc_program *p, void *stream)
         status = prepared_capturing(p->comm, stream, &capturing);
     if (status == 0 && p->is_changed && capturing == DRIVER_NOT_CAPTURING)
         status = fcc_program_scalars_enqueue(p, stream);
+    if (status == 0 && is_compared(p)) {
+        status =
+            guard_enqueue(p->comm, p->key, capturing != DRIVER_NOT_CAPTURING ? GUARD_CAPTURED : numbers_hash(p), NULL, stream);
+        any = status == 0;
+    }
+    rings_continue(is_compared(p));
     for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++) {
         status = step_enqueue(p, i, stream, capturing != DRIVER_NOT_CAPTURING, &does);
         if (status) {
             status = program_step_error(p, &p->steps.steps[i], status);
-            return any && capturing == DRIVER_NOT_CAPTURING ? run_lost(p, status) : status;
+            status = any && capturing == DRIVER_NOT_CAPTURING ? run_lost(p, status) : status;
         }
         any |= does;
     }
+    rings_continue(false);
     return status;
+}
+
+int fcc_program_refuse_enqueue(fcc_program *p, const char *reason, void *stream)
+{
+    int status;
+
+    if (!p || !reason)
+        return last_error_set(-EINVAL, "%s: NULL: not allowed", !p ? "program" : "reason");
+    status = comm_check(p->comm);
+    if (status)
+        return status;
+    if (!p->bound || !p->is_guarded)
+        return last_error_set(
+            -EINVAL, "rank %d: fcc_program_refuse_enqueue: program `%s`: needed before is fcc_program_prepare_guarded()",
+            p->comm->rank, program_name_of(p->program, p->program->name));
+    return is_compared(p) ? guard_enqueue(p->comm, p->key, 0, text_without_rank(p->comm->rank, reason), stream) : 0;
 }

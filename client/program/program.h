@@ -26,6 +26,9 @@ struct fcc_program {
     double *numbers;            /* by operation */
     /* Bound (bound.c): by step, NULL: a collective, or nothing is to be done. NULL: the program is not bound */
     fcc_prepared **bound;
+    /* The ranks compare each run before they make it, by `key` (client/stream/guard.c) */
+    bool is_guarded;
+    uint32_t key;
     bool is_moved;   /* tensors have been said anew since */
     bool is_changed; /* scalars have been said anew since they were put onto a stream */
 };
@@ -87,6 +90,9 @@ int program_ready(struct fcc_program *p, struct error *e);
 void program_unbind(struct fcc_program *p);
 /* Runs one step. 0 or a negative errno value with fcc_last_error(). */
 int program_step_run(struct fcc_program *p, struct program_step *step);
+#define PROGRAM_HASH_BEGIN UINT64_C(1469598103934665603)
+/* A hash of what was hashed before, and these bytes. */
+uint64_t program_hash(uint64_t hash, const void *bytes, size_t n);
 /* All ranks' texts and sizes are the same, or all ranks get the error. */
 int program_agree(struct fcc_comm *comm, const char *text, size_t length, const struct program *p);
 

@@ -12,7 +12,7 @@
 
 /* ---- all ranks have one program ---- */
 
-static uint64_t hash_of(uint64_t hash, const void *bytes, size_t n)
+uint64_t program_hash(uint64_t hash, const void *bytes, size_t n)
 {
     const unsigned char *at = bytes;
 
@@ -26,17 +26,17 @@ int program_agree(struct fcc_comm *comm, const char *text, size_t length, const 
 {
     enum { HEAD = sizeof(struct code_head) / sizeof(int64_t), HASHES = CODE_WORDS_MAX - HEAD };
     int64_t lines = 1, line = 0, words[CODE_WORDS_MAX] = {CODE_TEXT};
-    uint64_t sizes = 1469598103934665603u;
+    uint64_t sizes = PROGRAM_HASH_BEGIN;
 
     for (size_t i = 0; i < length; i++)
         lines += text[i] == '\n';
     const int64_t each = (lines + HASHES - 1) / HASHES, hashes = (lines + each - 1) / each;
     for (uint32_t i = 0; i < p->nsymbols; i++)
-        sizes = hash_of(sizes, &p->symbols[i].value, sizeof(p->symbols[i].value));
+        sizes = program_hash(sizes, &p->symbols[i].value, sizeof(p->symbols[i].value));
     words[1] = each;
     words[2] = (int64_t)sizes;
     for (size_t i = 0; i < length; i++) {
-        words[HEAD + line / each] = (int64_t)hash_of((uint64_t)words[HEAD + line / each] + 1, text + i, 1);
+        words[HEAD + line / each] = (int64_t)program_hash((uint64_t)words[HEAD + line / each] + 1, text + i, 1);
         line += text[i] == '\n';
     }
     const struct fcc_program_step_args args = {.code = words, .words = (int32_t)(HEAD + hashes)};

@@ -429,6 +429,12 @@ int comm_prepare(struct fcc_comm *comm, struct fcc_submit *msg, size_t length, i
 
 /* ---- runs ---- */
 
+/* Whether only the GPU knows the runs' numbers. */
+static bool gpu_counts(const struct fcc_prepared *p)
+{
+    return p->is_captured || p->is_counted;
+}
+
 /* The GPU is the current one. p->lock held: runs come onto the stream in the order of their numbers. */
 static int run_start(struct fcc_prepared *p, void *stream, int *capturing)
 {
@@ -439,7 +445,7 @@ static int run_start(struct fcc_prepared *p, void *stream, int *capturing)
         status = prepared_capture(p, stream);
     if (status)
         return status;
-    if (p->functions->start(p->gpu, p->is_captured ? 0 : p->runs + 1, stream, &e))
+    if (p->functions->start(p->gpu, gpu_counts(p) ? 0 : p->runs + 1, stream, &e))
         return last_error_set(e.status, "rank %d: %s", p->comm->rank, e.text);
     p->runs++;
     return 0;
@@ -540,7 +546,7 @@ int fcc_prepared_enqueue(fcc_prepared *prepared, void *stream)
     /* What is captured is no run: nobody waits for it yet. */
     news = capturing == DRIVER_NOT_CAPTURING && (status || prepared->is_refused);
     if (news)
-        prepared_run_tell(prepared, prepared->is_captured ? 0 : prepared->runs + !!status, status);
+        prepared_run_tell(prepared, gpu_counts(prepared) ? 0 : prepared->runs + !!status, status);
     (void)pthread_mutex_unlock(&prepared->lock);
     return status;
 }

@@ -52,7 +52,8 @@ struct fcc_prepared {
     uint64_t runs; /* number of the newest run, unless is_captured. lock; of a repeated one: comm->order */
     /* Its runs have been captured into graphs, which may be replayed: only the GPU knows the runs' numbers from then on. lock */
     bool is_captured;
-    uint64_t capture;                /* number of the newest capture. lock */
+    bool is_counted;  /* the same from the first run on, which a guard may make none. Constant after the first one */
+    uint64_t capture; /* number of the newest capture. lock */
     struct prepared_buffers buffers; /* not those of a repeated operator */
     bool is_refused;                 /* the worker knows that the next run is refused. lock */
 };
@@ -105,6 +106,9 @@ void prepared_forget_all(struct fcc_context *c);
 void prepared_forked(void);
 /* Not locked. The context is dead or about to be freed: make the kernels of its prepared operators end. */
 void prepared_release(struct fcc_context *c);
+
+/* In front of a run of a guarded step: it is none if the newest run of the communicator's rings, which are open, was given up. guard.c */
+int prepared_guard(struct fcc_prepared *p, void *stream);
 
 /* p->lock held, the GPU is the current one, and the stream is under capture: its graph keeps what the operator uses, and the
  * operator's runs carry no numbers any more (struct gpu_series). capture.c */

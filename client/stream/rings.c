@@ -427,12 +427,20 @@ int rings_task_enqueue(struct fcc_comm *comm, const struct rings_task *task, voi
     return status;
 }
 
+static _Thread_local bool continuing;
+
+void rings_continue(bool continues)
+{
+    continuing = continues;
+}
+
 /* args: NULL: the call is refused. */
 static int collective_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what,
                               void *stream)
 {
     struct rings_task task = {.collective = what, .ntensors = args ? op->ntensors : 0};
 
+    what->continues = continuing;
     for (int i = 0; i < task.ntensors; i++)
         task.tensors[i] = tensor_of(op, args, i);
     for (int i = 0; i < DEVICE_COUNTS; i++)

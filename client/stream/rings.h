@@ -61,6 +61,23 @@ void rings_ask(struct fcc_comm *comm);
 /* The communicator is about to be destroyed: the worker, which hears only of runs that wait, must not take the ended ones for missing. */
 void rings_leave(struct fcc_comm *comm);
 
+/* What this thread launches through rings from now on, up to rings_continue(false), is the same call as the run before it: if that was given up, it is no run. */
+void rings_continue(bool continues);
+
+/* ---- guard.c ---- */
+
+#define GUARD_CAPTURED                                                                                                         \
+    0xffffu /* in the place of a hash of the numbers, which is less: a graph has the run, and its numbers are the GPU's */
+/* Launches a run that the ranks compare: `key`, not 0, says which program follows it, and `numbers` with which. refusal: not NULL: this rank gives it up, on all
+ * ranks, with this text (under capture nothing is launched). The rings are open. */
+int guard_enqueue(struct fcc_comm *comm, uint32_t key, uint32_t numbers, const char *refusal, void *stream);
+/* A program that has this key, for errors: its text's first line. */
+void guard_learn(struct fcc_comm *comm, uint32_t key, const char *text);
+/* comm->rings_lock held. */
+void guard_name(const struct fcc_comm *comm, uint32_t key, char text[GUARD_TEXT]);
+/* comm->rings_lock held. Why a run of a program was given up: where two ranks' differ, or what a rank has said. False: it is of another kind. */
+bool guard_failure_text(const struct fcc_comm *comm, const struct rings_failure *f, char text[FCC_TEXT_MAX]);
+
 /* ---- products.c ---- */
 
 /* Whether one of the tensors has FCC_ADDRESS. epilogue: NULL: none. */

@@ -17,11 +17,23 @@
 
 /* ---- errors of runs ---- */
 
+/* Whether its runs are those that ranks compare in front of a program (guard.c). */
+static bool op_is_guarded(const struct op_spec *op)
+{
+    return op && op->compute == COMPUTE_STEP;
+}
+
 /* What rank `rank` was about to do, by its header. */
-static void what_text(const struct rings_header *h, char text[160])
+static void what_text(const struct fcc_comm *comm, const struct rings_header *h, char text[160])
 {
     const unsigned op = (unsigned)(h->what >> 24 & 0xff), dtype = (unsigned)(h->what >> 16 & 0xff);
 
+    if (op_is_guarded(op_spec(op))) {
+        char name[GUARD_TEXT];
+        guard_name(comm, (uint32_t)h->own, name);
+        (void)snprintf(text, 160, "%s", name);
+        return;
+    }
     (void)snprintf(text, 160, "%s of %s", op_spec(op) ? op_spec(op)->name : "another operator",
                    dtype ? dtype_name((enum fcc_dtype)dtype) : "nothing");
 }
@@ -46,7 +58,8 @@ static struct rings_failure seen_by_lower(const struct rings_failure *f)
 }
 
 /* Where two ranks differ, the first thing in which they do. */
-static void other_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
+static void other_text(const struct fcc_comm *comm, const struct rings_failure *f, const struct op_spec *op,
+                       char text[FCC_TEXT_MAX])
 {
     const uint64_t a = f->theirs.what, b = f->mine.what;
     const struct {
@@ -55,8 +68,8 @@ static void other_text(const struct rings_failure *f, const struct op_spec *op, 
     } fields[] = {{"reduction", 8}, {"root", 0}};
     char theirs[160], mine[160];
 
-    what_text(&f->theirs, theirs);
-    what_text(&f->mine, mine);
+    what_text(comm, &f->theirs, theirs);
+    what_text(comm, &f->mine, mine);
     if ((a >> 24 & 0xff) != (b >> 24 & 0xff))
         (void)snprintf(text, FCC_TEXT_MAX, "rank %u called %s, rank %u called %s", f->rank, theirs, f->by, mine);
     else if (op_is_product(op) || (op->epilogue && ((a | b) & 0xff)))
@@ -79,7 +92,8 @@ static void other_text(const struct rings_failure *f, const struct op_spec *op, 
 }
 
 /* Returns the status. */
-static int failure_text(const struct rings_failure *f, const struct op_spec *op, char text[FCC_TEXT_MAX])
+static int failure_text(const struct fcc_comm *comm, const struct rings_failure *f, const struct op_spec *op,
+                        char text[FCC_TEXT_MAX])
 {
     int status = 0;
 
@@ -87,7 +101,7 @@ static int failure_text(const struct rings_failure *f, const struct op_spec *op,
         return status;
     switch (f->why) {
     case RINGS_OTHER:
-        other_text(f, op, text);
+        other_text(comm, f, op, text);
         return -EINVAL;
     case RINGS_SUM:
         if (op_is_in_pieces(op)) {
@@ -188,15 +202,17 @@ static int run_explain(const struct fcc_comm *comm, struct rings_failure found[]
     for (int r = 0; r < comm->nranks && run && !status; r++) {
         struct rings_failure f = seen_by_lower(&found[r]);
         const struct op_spec *op = op_spec((unsigned)(f.mine.what >> 24 & 0xff));
-        if (f.run != run || !op || !op_has_rings(op) || is_aside(comm, found, r, run))
+        if (f.run != run || !op || !(op_has_rings(op) || op_is_guarded(op)) || is_aside(comm, found, r, run))
             continue;
         if (f.why != RINGS_DATA) {
             text_copy(clean, sizeof(clean), f.text);
             memcpy(f.text, clean, sizeof(clean));
             (void)text_clean(f.text);
         }
-        status = failure_text(&f, op, text);
-        if (f.why == RINGS_REFUSED || f.why == RINGS_SENDS || f.why == RINGS_TWICE || f.why == RINGS_DATA)
+        status = failure_text(comm, &f, op, text);
+        if (op_is_guarded(op) && guard_failure_text(comm, &f, text))
+            status = last_error_set(status, "%.480s", text);
+        else if (f.why == RINGS_REFUSED || f.why == RINGS_SENDS || f.why == RINGS_TWICE || f.why == RINGS_DATA)
             status = last_error_set(status, "rank %u: %s: %.400s", f.by, op->name, text);
         else /* in the worker's words */
             status = last_error_set(status, "%s: %.400s", op->name, text);

@@ -40,6 +40,13 @@
  * there, and the last slice of a run waits until all ranks have read. What a run may have anew, numbers in the words of the code, lies in the GPU's
  * memory, where a kernel on the same stream changes it (numbers()), also between replays of a graph.
  *
+ * Guarded steps. A run that one rank makes and another one does not would wait until the time limit ends the communicator. So ranks can compare first what they are about to
+ * run: a run of the communicator's rings (rings.h) that moves nothing, whose header says which program it is. Where ranks differ, or one refuses, all of them give it up, as they do
+ * with a collective, and say why. A kernel of one thread in front of each step (guard()) looks whether the rings' newest run here was given up. If so, it stores the step's next run as
+ * the rank's failure epoch, so the run is over before it begins, uses no tensor, and is not counted; otherwise it takes such an epoch away. What one rank's kernel finds, all ranks' find: a
+ * run of rings that moves nothing ends well on no rank if it was given up on one. So the step's runs have the same numbers on all ranks. The GPU alone counts them, from the first one on.
+ * The end's failure epoch, the largest, may come from outside at any time, and is never taken away: the kernel changes the epoch by compare-and-swap.
+ *
  * Operators that the worker binds (session.h, struct fcc_binding). All runs have the same problem, but each may have other inputs,
  * and, if no other rank stores into it, another result. A noop consists of the barrier alone.
  *
@@ -203,6 +210,10 @@ struct gpu_prepared_functions {
     /* Enqueues stores of a program's step's numbers [at, at + n), which the runs behind them find. The words are copied by the call, and if the
      * stream is under capture, its graph has them. The GPU is the thread's current device. Does not block. One thread at a time. */
     int (*numbers)(struct gpu_prepared *p, size_t at, const int64_t words[], size_t n, void *stream, struct error *e);
+    /* Enqueues, in front of a run of a program's step whose runs are all numbered (epoch 0), a kernel that makes it no run if the newest run of these
+     * rings, of the same rank and on the same stream, was given up. The GPU is the thread's current device; the stream may be under capture. Does not
+     * block. One thread at a time. */
+    int (*guard)(struct gpu_prepared *p, const struct gpu_prepared *rings, void *stream, struct error *e);
 };
 
 const struct gpu_prepared_functions *gpu_prepared_functions(void);

@@ -37,6 +37,15 @@ struct gpu_prepared {
     int64_t *numbers;    /* a program's step's, as they are in the GPU's memory */
     size_t nnumbers;
     struct numbers *captured_numbers; /* the newest ones of a graph */
+    struct guard *captured_guards;    /* likewise */
+};
+
+/* In front of a run of a step: whether it is one. */
+struct guard {
+    struct gpu_prepared *prepared;
+    const struct rings *rings;
+    struct guard *before; /* gpu_prepared.captured_guards */
+    bool is_captured;
 };
 
 /* Words that come to a step's numbers in the order of a stream. */
@@ -289,6 +298,44 @@ static int prepared_numbers(struct gpu_prepared *p, size_t at, const int64_t wor
     return result ? error_set(e, -EIO, "cuda GPU %d: changing a step's numbers: the driver refused", p->gpu.number) : 0;
 }
 
+/* As the plug-in's guard_kernel(). */
+static void guard_execute(void *argument)
+{
+    struct guard *guard = argument;
+    struct gpu_prepared *p = guard->prepared;
+    const struct rings *r = guard->rings;
+    const uint64_t newest = atomic_load(rings_word(&r->heads[r->rank]->begun)) / RINGS_UNITS + atomic_load(r->products);
+    const bool given_up = atomic_load(r->failures[r->rank]) >= newest;
+    uint64_t failed = atomic_load(failure_of(&p->launch));
+    const uint64_t last = atomic_load(p->series);
+
+    wrong(atomic_load(&p->under_way) != 0, "a step's guard looks while it runs");
+    if (failed != UINT64_MAX && (given_up || failed > last))
+        (void)atomic_compare_exchange_strong(failure_of(&p->launch), &failed, given_up ? last + 1 : 0);
+    (void)atomic_fetch_sub(&p->enqueued, !guard->is_captured);
+    if (!guard->is_captured)
+        free(guard);
+}
+
+static int prepared_guard(struct gpu_prepared *p, const struct gpu_prepared *rings, void *stream, struct error *e)
+{
+    struct guard *guard = malloc(sizeof(*guard));
+    int capturing = 0, result = p->driver.capturing(stream, &capturing);
+
+    wrong(!p->numbers || !rings->rings || rings->rings->gpu.number != p->gpu.number,
+          "a guard of what is no step, or by what are no rings of its GPU");
+    wrong(p->epoch && p->epoch != NUMBERED, "a guard of a step whose runs the host has counted");
+    *guard = (struct guard){.prepared = p, .rings = rings->rings, .is_captured = capturing != 0};
+    if (guard->is_captured) {
+        guard->before = p->captured_guards;
+        p->captured_guards = guard;
+    }
+    (void)atomic_fetch_add(&p->enqueued, !guard->is_captured);
+    if (!result)
+        result = p->driver.function_push(stream, guard_execute, guard);
+    return result ? error_set(e, -EIO, "cuda GPU %d: launching a guard: the driver refused", p->gpu.number) : 0;
+}
+
 static int step_open(struct gpu_prepared *p, const struct gpu_prepared_memory *m, struct error *e)
 {
     struct gpu_code *code;
@@ -311,6 +358,10 @@ static void step_close(struct gpu_prepared *p)
     for (struct numbers *n = p->captured_numbers, *before; n; n = before) {
         before = n->before;
         free(n);
+    }
+    for (struct guard *g = p->captured_guards, *before; g; g = before) {
+        before = g->before;
+        free(g);
     }
     if (p->launch.code)
         fake_code_drop((struct gpu_code *)(uintptr_t)p->launch.code);
@@ -498,7 +549,8 @@ const struct gpu_prepared_functions *gpu_prepared_functions(void)
                                                             .rule_add = fake_rule_add,
                                                             .rule_await = fake_rule_await,
                                                             .rule_run = fake_rule_run,
-                                                            .numbers = prepared_numbers};
+                                                            .numbers = prepared_numbers,
+                                                            .guard = prepared_guard};
 
     return &functions;
 }

@@ -278,9 +278,9 @@ static bool gets_find(struct rings_run *run)
         const bool from_root = w->in_share == VECTOR_ROOT;
         own_at += r < rank ? run->other[r] : 0;
         run->get_at[r] = from_root ? 0 : at;
-        run->get[r] = from_root                                                    ? (r == w->root ? w->out_elements : 0)
-                      : w->in_share == VECTOR_COUNTED || rings_gets_all(run, rank) ? run->other[r]
-                                                                                   : 0;
+        run->get[r] = from_root ? (r == w->root ? w->out_elements : 0)
+                      : !w->rows && (w->in_share == VECTOR_COUNTED || rings_gets_all(run, rank)) ? run->other[r]
+                                                                                                 : 0;
         at += run->other[r];
     }
     why.theirs.own = (uint64_t)at;

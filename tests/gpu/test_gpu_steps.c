@@ -241,6 +241,70 @@ static void numbers_of_one(void)
     ranks_run(1, numbers_rank, NULL);
 }
 
+/* ---- guarded runs ---- */
+
+enum { GUARDED = 200 };
+
+/* Runs and replays, in between such as the ranks in turns refuse, with nothing that waits between: the others are right, and the reasons come. */
+static void guarded_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct bound b = bound_open(all, rank, 0);
+    int heard = 0;
+
+    (void)argument;
+    OK(fcc_program_prepare_guarded(b.program));
+    scalars_give(&b, 1, 0);
+    OK(fcc_program_enqueue(b.program, stream));
+    bound_count(&b, 1, 0);
+    void *graph = steps_capture(b.program);
+    for (int i = 0; i < GUARDED; i++) {
+        const bool refused = i % 5 == 4;
+        if (rank == i % all->n)
+            gpu_delay(stream, 20000);
+        if (refused && rank == i / 5 % all->n)
+            OK(fcc_program_refuse_enqueue(b.program, "for once", stream));
+        else if (i % 2)
+            CU(gpu.graph_launch(graph, stream));
+        else
+            OK(fcc_program_enqueue(b.program, stream));
+        if (!refused)
+            bound_count(&b, 1, 0);
+        if (i % 20 == 19) {
+            CU(gpu.stream_synchronize(stream));
+            heard +=
+                fcc_comm_error_wait(b.comm, -1) == -EINVAL && strstr(fcc_last_error(), "program sgd(N = 1000003): for once");
+        }
+    }
+    CHECK(all->n == 1 || heard > 0);
+    bound_check(&b);
+    for (int way = 0; way < 2; way++) { /* what a guard costs: a run of each kind */
+        OK(way ? fcc_program_prepare(b.program) : fcc_program_prepare_guarded(b.program));
+        for (int i = -20; i < GUARDED; i++) {
+            static double begun;
+            if (i == 0) {
+                CU(gpu.stream_synchronize(stream));
+                OK(fcc_noop(b.comm));
+                begun = now_ms();
+            }
+            OK(fcc_program_enqueue(b.program, stream));
+            bound_count(&b, 1, 0);
+            if (i == GUARDED - 1) {
+                CU(gpu.stream_synchronize(stream));
+                printf("rank %d: a run %s: %.1f us\n", rank, way ? "without a guard" : "with one",
+                       (now_ms() - begun) * 1e3 / GUARDED);
+            }
+        }
+    }
+    bound_check(&b);
+    fcc_program_close(b.program);
+    graphs_outlive(b.comm, stream, (void *const[]){graph}, 1);
+}
+
+static void guarded(void)
+{
+    ranks_run(ranks_of_steps(), guarded_rank, NULL);
+}
+
 /* ---- how replays end ---- */
 
 static void end_rank(int rank, const struct ranks *all, void *aborts)
@@ -269,7 +333,7 @@ static void late(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"numbers", numbers, 0}, {"numbers_of_one", numbers_of_one, 0}, {"aborted", aborted, 0},
+        {"numbers", numbers, 0}, {"numbers_of_one", numbers_of_one, 0}, {"guarded", guarded, 0}, {"aborted", aborted, 0},
         {"late", late, 0},       {"cases_of_gpus", cases_of_gpus, 600}, /* each step of each case is compiled */
     };
     return gpus_found() ? tests_run("gpu_steps", TESTS(tests)) : EXIT_SUCCESS;

@@ -22,10 +22,14 @@ static const struct {
     [DESTROYED] = {-ECONNABORTED, {"rank 1", "has left the communicator"}},
     [WORKER_KILLED] = {-ECONNRESET, {"noop: the worker of job", "is gone"}},
 };
+/* Of a guarded program, whose run waits before its first step. */
+static const char *const guard_says[] = {"rank 1: a collective, prepared as",
+                                         ", the next run: ", "launching a collective: made to fail", NULL};
 
 struct ending {
     enum end end;
     bool replayed; /* the others' run is a replay */
+    bool guarded;
     struct fcc_unique_id other;
     _Atomic int ready, heard;
 };
@@ -40,7 +44,14 @@ static void verdict_check(const struct ending *e, const struct bound *b, const i
         AWAITING(until);
     CHECK(seen == verdicts[e->end].status);
     FAILS(fcc_program_enqueue(b->program, b->stream), verdicts[e->end].status, "");
-    check_error(__FILE__, __LINE__, "fcc_noop", fcc_noop(b->comm), verdicts[e->end].status, verdicts[e->end].says);
+    check_error(__FILE__, __LINE__, "fcc_noop", fcc_noop(b->comm), verdicts[e->end].status,
+                e->guarded && e->end == REFUSED ? guard_says : verdicts[e->end].says);
+}
+
+/* Kernels that have begun when all others wait for the victim. */
+static int runs_before(const struct ending *e)
+{
+    return MEMBERS * (BEFORE + 1) * (e->guarded ? 2 : 1) + MEMBERS - 1;
 }
 
 static void survivor_run(struct ending *e, const struct bound *b, void *graph, const int32_t *status)
@@ -68,14 +79,15 @@ static void victim_run(struct ending *e, const struct bound *b, const int32_t *s
     if (e->end == KILLED)
         (void)pause();
     await(&e->ready, MEMBERS);
-    await(&fake->runs, MEMBERS * (BEFORE + 1) + MEMBERS - 1);
+    await(&fake->runs, runs_before(e));
     if (e->end == ABORTED)
         OK(fcc_comm_abort(b->comm, WHY));
     if (e->end == REFUSED) {
         fake->fail_gpu = VICTIM;
         fake->fail = FAKE_PREPARED_START;
-        FAILS(fcc_program_enqueue(b->program, b->stream), -EIO,
-              "rank 1: ", "launching an operator: made to fail (line 8 of program `sgd`)");
+        FAILS(fcc_program_enqueue(b->program, b->stream), -EIO, "rank 1: ",
+              e->guarded ? "launching a collective: made to fail"
+                         : "launching an operator: made to fail (line 8 of program `sgd`)");
     }
     if (e->end == DESTROYED)
         return;
@@ -107,7 +119,7 @@ static void ending_rank(int rank, const struct ranks *all, void *argument)
     const int32_t *status;
 
     OK(fcc_comm_status(b.comm, &status));
-    OK(fcc_program_prepare(b.program));
+    OK(e->guarded ? fcc_program_prepare_guarded(b.program) : fcc_program_prepare(b.program));
     driver->capture_begin();
     OK(fcc_program_enqueue(b.program, b.stream));
     void *graph = driver->capture_end();
@@ -136,21 +148,21 @@ static void ending_rank(int rank, const struct ranks *all, void *argument)
     client_end(b.context);
 }
 
-static void ending_run(enum end end, bool replayed)
+static void ending_run(enum end end, bool replayed, bool guarded)
 {
     struct ending *e = shared_memory(sizeof(*e));
     struct test_daemon d;
     struct ranks r;
 
     fake_start(&d, GPUS, NULL);
-    *e = (struct ending){.end = end, .replayed = replayed, .other = id_make()};
+    *e = (struct ending){.end = end, .replayed = replayed, .guarded = guarded, .other = id_make()};
     ranks_start(&r, MEMBERS, ending_rank, e);
     await(&e->ready, MEMBERS);
-    await(&fake->runs, MEMBERS * (BEFORE + 1) + MEMBERS - 1);
+    await(&fake->runs, runs_before(e));
     if (end == KILLED) {
         CHECK(kill(r.pid[VICTIM], SIGKILL) == 0);
         CHECK(WIFSIGNALED(rank_wait(&r, VICTIM)));
-        fake->prepared--; /* it had it open, with its kernel */
+        fake->prepared -= guarded ? 2 : 1; /* it had it open, with its kernel, and the rings */
         fake->codes--;
     }
     if (end == WORKER_KILLED)
@@ -169,11 +181,15 @@ static void ending_run(enum end end, bool replayed)
 #define ENDING(name, end)                                                                                                      \
     static void name##_run(void)                                                                                               \
     {                                                                                                                          \
-        ending_run(end, false);                                                                                                \
+        ending_run(end, false, false);                                                                                         \
     }                                                                                                                          \
     static void name##_replayed(void)                                                                                          \
     {                                                                                                                          \
-        ending_run(end, true);                                                                                                 \
+        ending_run(end, true, false);                                                                                          \
+    }                                                                                                                          \
+    static void name##_guarded(void)                                                                                           \
+    {                                                                                                                          \
+        ending_run(end, (end) == LATE || (end) == KILLED, true);                                                               \
     }
 ENDING(late, LATE)
 ENDING(killed, KILLED)
@@ -184,13 +200,12 @@ ENDING(worker_killed, WORKER_KILLED)
 
 int main(int argc, char *argv[])
 {
-#define BOTH(name)                                                                                                             \
-    {#name, name##_run, 0},                                                                                                    \
+#define ALL(name)                                                                                                              \
+    {#name, name##_run, 0}, {#name "_replayed", name##_replayed, 0},                                                           \
     {                                                                                                                          \
-#name "_replayed", name##_replayed, 0                                                                                  \
+#name "_guarded", name##_guarded, 0                                                                                    \
     }
-    static const struct test tests[] = {BOTH(late),    BOTH(killed),    BOTH(aborted),
-                                        BOTH(refused), BOTH(destroyed), BOTH(worker_killed)};
+    static const struct test tests[] = {ALL(late), ALL(killed), ALL(aborted), ALL(refused), ALL(destroyed), ALL(worker_killed)};
     (void)argc;
     run_again(argv);
     return tests_run("gpu_worker_steps_ends", TESTS(tests));

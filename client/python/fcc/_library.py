@@ -166,6 +166,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fcc_program_scalar": (c_int, [c_void_p, c_char_p, c_double]),
     "fcc_program_run": (c_int, [c_void_p]),
     "fcc_program_prepare": (c_int, [c_void_p]),
+    "fcc_program_prepare_guarded": (c_int, [c_void_p]),
+    "fcc_program_refuse_enqueue": (c_int, [c_void_p, c_char_p, c_void_p]),
     "fcc_program_enqueue": (c_int, [c_void_p, c_void_p]),
     "fcc_program_scalars_enqueue": (c_int, [c_void_p, c_void_p]),
     "fcc_program_elements": (c_int64, [c_void_p, c_char_p]),

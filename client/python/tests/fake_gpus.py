@@ -145,7 +145,7 @@ def install(driver, plugins):
         return call
     state = Driver.in_dll(library, "fake_driver")
     capturing = lambda: state.capturing  # noqa: E731
-    for name in ("program_enqueue", "program_scalars_enqueue"):
+    for name in ("program_enqueue", "program_refuse_enqueue", "program_scalars_enqueue"):
         setattr(fcc._library.library(), name, in_order(getattr(fcc._library.library(), name)))
     for operator in fcc._library.library().operators.values():
         for name in ("enqueue", "many_enqueue", "epilogue_enqueue"):

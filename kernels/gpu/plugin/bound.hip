@@ -122,6 +122,26 @@ static __global__ void numbers_kernel(GPU_PARAMETER struct numbers numbers)
         ((int64_t *)numbers.to)[i] = numbers.words[i];
 }
 
+/* Addresses in the rank's own memory. */
+struct guard {
+    uint64_t rings; /* the failure epoch of the communicator's rings, with their number of products behind it */
+    uint64_t begun; /* rings_head.begun */
+    uint64_t step;  /* the failure epoch of the step, with the number of its last run behind it */
+};
+
+/* One thread, when all that was on the stream before has ended: the step behind it is no run if the rings' newest run was given up (bound.h). */
+static __global__ void guard_kernel(GPU_PARAMETER struct guard g)
+{
+    uint64_t rings_failed = 0, products = 0, failed = 0, last = 0;
+
+    gpu_load_relaxed_pair(true, (const uint64_t *)g.rings, &rings_failed, &products);
+    gpu_load_relaxed_pair(true, (const uint64_t *)g.step, &failed, &last);
+    const bool given_up = rings_failed >= gpu_load_relaxed((const uint64_t *)g.begun) / RINGS_UNITS + products;
+    if (failed != UINT64_MAX && (given_up || failed > last))
+        (void)atomicCAS((unsigned long long *)g.step, (unsigned long long)failed,
+                        given_up ? (unsigned long long)last + 1 : 0ull);
+}
+
 /* Prepares a GPU for launches, in a process that does not open it. */
 static int gpu_use(int gpu, struct error *e)
 {
@@ -136,6 +156,8 @@ static int gpu_use(int gpu, struct error *e)
         status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, (const void *)barrier_kernel, GPU_WAVE_MOST, 0);
     if (status == hipSuccess)
         status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, (const void *)numbers_kernel, GPU_WAVE_MOST, 0);
+    if (status == hipSuccess)
+        status = hipOccupancyMaxActiveBlocksPerMultiprocessor(&fit, (const void *)guard_kernel, 1, 0);
     if (status == hipSuccess)
         status = hipStreamCreateWithFlags(&g->side, hipStreamNonBlocking);
     if (status != hipSuccess)
@@ -487,9 +509,23 @@ static int prepared_numbers(struct gpu_prepared *p, size_t at, const int64_t wor
     return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "changing a step's numbers", status);
 }
 
+static int prepared_guard(struct gpu_prepared *p, const struct gpu_prepared *rings, void *stream, struct error *e)
+{
+    const struct rings_call *c = &rings->rings;
+    struct guard guard = {};
+    void *arguments[] = {&guard};
+
+    guard.rings = c->area[c->rank] + GPU_PREPARED_FAILURE_AT;
+    guard.begun = c->rings[c->rank] + offsetof(struct rings_head, begun);
+    guard.step = p->call.series.word - (GPU_FLAG_RUN - GPU_FLAGS) * sizeof(uint64_t);
+    hipError_t status = gpu_kernel_launch((const void *)guard_kernel, 1, 1, arguments, 0, (hipStream_t)stream, false);
+    return status == hipSuccess ? 0 : gpu_error(e, p->gpu, "launching a guard", status);
+}
+
 static const struct gpu_prepared_functions functions = {
-    GPU_PLUGIN_ABI,   prepared_load,   prepared_open,    prepared_start, prepared_repeat, prepared_close, prepared_collective,
-    prepared_product, prepared_pieces, library_is_there, rule_add,       rule_await,      rule_run,       prepared_numbers};
+    GPU_PLUGIN_ABI, prepared_load,       prepared_open,    prepared_start,   prepared_repeat,
+    prepared_close, prepared_collective, prepared_product, prepared_pieces,  library_is_there,
+    rule_add,       rule_await,          rule_run,         prepared_numbers, prepared_guard};
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_prepared_functions *gpu_prepared_functions(void)
 {

@@ -175,10 +175,15 @@ class Program:
         """The statement is cut into so many pieces."""
         return self._transformed("chunk", [name], f"{pieces}")
 
-    def compile(self, comm: Communicator | None = None, **sizes: int) -> CompiledProgram:
+    def compile(self, comm: Communicator | None = None, *, bound: bool | None = None, **sizes: int) -> CompiledProgram:
         """The program, ready to run on a communicator. Collective: all ranks compile the same program with the same sizes, those without defaults
-        among them.
+        among them, and the same `bound`.
+
+        bound: who launches its runs. False: fccd. True: this process, on torch's current stream and in CUDA graphs, as CompiledProgram says; where that cannot be its first call
+            raises UnsupportedError. None: $FCC_BOUND: 0, or not set: fccd; 1: this process where that can be, and fccd elsewhere: CompiledProgram.unbound has the reason.
 
         Raises: ArgumentError (on all ranks, where the programs differ, too), UnsupportedError: what nothing runs yet, and what GPUs do not run."""
         from .running import CompiledProgram
-        return CompiledProgram(self, comm, sizes)
+        if bound is not None and "bound" in self.sizes:  # a program's size may have that name
+            sizes, bound = {**sizes, "bound": bound}, None
+        return CompiledProgram(self, comm, sizes, bound)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import math
 import os
 import re
@@ -20,15 +21,33 @@ from .._library import RESULT, CTensor, library
 from .._place import INT64_MOST, whole
 from .._communicator.refusals import TOLD, refuse
 from ..communicator import Communicator
-from ..errors import ArgumentError, Error, UnsupportedError
+from ..errors import ArgumentError, Error, OutOfMemoryError, UnsupportedError
 from ..memory import DTYPES, empty, raw_stream_of
 from .program import Program, sizes_packed
-from .turns import turns_of
+from .turns import capture_check, turns_of
 
 if TYPE_CHECKING:
     from .bound import BoundProgram
 
 _OP = "program_step"
+_BOUND = "FCC_BOUND"
+FIRST = "Call it once before the capture, on all ranks: there they agree on it"
+
+
+class Launcher(enum.Enum):
+    """Who launches a program's runs."""
+    FCCD = "by fccd"
+    ANY = "by ranks where they can"
+    RANKS = "by ranks"
+
+
+def _launcher(bound: Any) -> Launcher:
+    said = os.environ.get(_BOUND, "0")
+    if bound not in (None, True, False) or isinstance(bound, int) and not isinstance(bound, bool):
+        raise ArgumentError(f"bound: {bound!r:.40}: allowed are True, False and None")
+    if bound is None and said not in ("", "0", "1"):
+        raise ArgumentError(f"{_BOUND}: {said!r:.40}: allowed are 0 and 1", remedy=f"Set the environment variable {_BOUND} to one of them, or leave it out.")
+    return Launcher.RANKS if bound else Launcher.ANY if bound is None and said == "1" else Launcher.FCCD
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64}
 
 
@@ -100,26 +119,42 @@ class CompiledProgram:
     call returns when the run is done; copies back are put onto the stream. So results need no event on the current stream, and none on another one where
     they lie in the daemon's memory. A stream that is being captured into a CUDA graph is refused: bind() makes what is captured.
 
-    Attributes: text, the scheduled program; comm; parameters and scalars, the names.
+    Bound. compile(bound=True), or $FCC_BOUND=1, lets the ranks' processes launch the runs, on CUDA GPUs of one node with one rank on each. The ranks agree on that in the first call,
+    which waits. Then a call puts a run onto torch's current stream, or, under torch.cuda.graph(), into the graph, and returns at once; whoever uses its results is behind it on a stream.
+    - Tensors in the daemon's memory are used where they lie, and are the same ones in all calls; others are copied there and back, as part of each run. Numbers are those of the call, and a
+      replay takes those that set(), or a call outside of the capture, has put onto the stream in front of it.
+    - All ranks compare what they are about to run, on the GPU, before they run it. Where they differ (the program, its sizes, its numbers, another collective), or a rank's call has raised an
+      error, no rank runs it, no tensor changes, and all ranks hear why: with a later call on any stream, Communicator.check() or synchronize(). The communicator goes on.
+    - All ranks capture a call, or none does, and all replay it, also after close(). Runs and collectives of a communicator follow each other on streams. A rank that makes no call
+      at all, or dies, ends the communicator by the time limit, as everywhere.
+
+    Attributes: text, the scheduled program; comm; parameters and scalars, the names; unbound: why the ranks do not launch it although they were asked to: None: they do, or were not asked.
 
     Raises, when called: ArgumentError (on all ranks), CaptureError, TimeLimitError, AbortedError, WorkerLostError.
     """
 
-    def __init__(self, program: Program, comm: Communicator | None, sizes: dict[str, Any]) -> None:
+    unbound: str | None = None
+
+    def __init__(self, program: Program, comm: Communicator | None, sizes: dict[str, Any], bound: bool | None = None) -> None:
         if not isinstance(program, Program):
             raise ArgumentError(f"CompiledProgram: program: {type(program).__name__}: allowed is a Program, whose compile() makes one")
         self.comm = communicator.chosen(comm, f"program {program.name}")
         self._program, member, handle = program, self.comm.member, ctypes.c_void_p()
         self._sizes = dict(sizes)
-        text = program._whole().encode(errors="replace")
+        text = program._whole()
         try:
             packed = sizes_packed(sizes)
+            self._launcher = _launcher(bound)
         except ArgumentError as e:
             raise refuse(self.comm, _OP, e, launched=False) from None
-        status, said = interruptible(lambda: library().program_open(member.handle, text, len(text), packed, len(sizes), ctypes.byref(handle)),
+        if self._launcher != Launcher.FCCD:  # which the ranks compare, as they do the text
+            text += f"\n# launched {self._launcher.value}\n"
+        packed_text = text.encode(errors="replace")
+        status, said = interruptible(lambda: library().program_open(member.handle, packed_text, len(packed_text), packed, len(sizes), ctypes.byref(handle)),
                                      member.interrupted)
         if status < 0:
-            raise program._located(self._worded(member.error(status, said)))
+            raise program._located(self._launchers_told(self._worded(member.error(status, said)), program._whole()))
+        self._step: BoundProgram | None = None  # that all ranks have agreed on
         self._member, self._handle, self._turns = member, handle, turns_of(self.comm, f"program {program.name}")
         self._end = weakref.finalize(self, _program_end, os.getpid(), member, handle)
         self._end.atexit = False
@@ -143,6 +178,13 @@ class CompiledProgram:
             reason = re.sub(rf"^(rank \d+: )?{name}(?:rank \d+: )?(?={name})", r"\1", reason)
             reason = re.sub(r" \(line \d+ of program `\w+`\)$", "", reason)
         error.reason = reason
+        error.args = (error.reason,)
+        return error
+
+    def _launchers_told(self, error: Error, text: str) -> Error:
+        """Of ranks that differ in what lies behind the text: who launches the program."""
+        error.reason = re.sub(rf"has another text than (rank \d+), from line (?:{text.count(chr(10)) + 1}|{text.count(chr(10)) + 2}) on",
+                              rf"is to be launched otherwise than \1's: compile(bound=...) or ${_BOUND}: allowed is the same on all ranks", error.reason)
         error.args = (error.reason,)
         return error
 
@@ -382,7 +424,30 @@ class CompiledProgram:
     def __call__(self, *given: Any, **named: Any) -> Any:
         graded = torch.is_grad_enabled()
         with self._lock, torch.no_grad():
-            return self._run(given, named, graded)
+            step = self._agreed(given, named, graded)
+            return self._run(given, named, graded) if step is None else step.again(given, named, graded)
+
+    def _agreed(self, given: tuple[Any, ...], named: dict[str, Any], graded: bool) -> BoundProgram | None:
+        """The program as the ranks launch it; None: fccd does. The first call decides that, the same on all ranks."""
+        if self._step is not None or self._launcher == Launcher.FCCD or self.unbound is not None:
+            return self._step
+        from .bound import BoundProgram
+        self._live()
+        capture_check(self.comm, f"program {self._program.name}: its first call", FIRST)
+        try:
+            self._step = BoundProgram(self, given, named, graded)
+        except (UnsupportedError, OutOfMemoryError) as e:  # all ranks have the same
+            if self._launcher == Launcher.RANKS:
+                raise
+            self.unbound = self._turns.unbound = e.reason
+        return self._step
+
+    def set(self, **numbers: Any) -> None:
+        """Of a bound program that has been called: puts numbers onto the current stream, as BoundProgram.set() does."""
+        if self._step is None:
+            why = f"it is not bound: {self.unbound}" if self.unbound else "fccd launches it" if self._launcher == Launcher.FCCD else "it has not been called yet"
+            raise ArgumentError(f"program {self._program.name}: set: {why}: allowed behind the first call of what compile(bound=True) has made", rank=self.comm.rank)
+        self._step.set(**numbers)
 
     def _run(self, given: tuple[Any, ...], named: dict[str, Any], graded: bool) -> Any:
         member = self._live()
@@ -424,6 +489,8 @@ class CompiledProgram:
 
     def close(self) -> None:
         """Gives the program's memory back. Not collective. The communicator's close() and the end of the last reference do the same."""
+        if self._step is not None:
+            self._step.close()
         self._end()
 
 

@@ -20,7 +20,7 @@ from ..communicator import Communicator
 from ..errors import CaptureError
 
 
-BIND = "bind() of the compiled program makes one that is captured; or leave the call out of the capture"
+BIND = "compile(bound=True), or bind() of the compiled program, makes one that is captured; or leave the call out of the capture"
 
 
 def capture_check(comm: Communicator, what: str, remedy: str = BIND) -> None:

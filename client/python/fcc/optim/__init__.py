@@ -21,7 +21,8 @@ What holds for all of them:
     GPUs         a step sees what the current stream was given before, and returns when the parameters are updated; it is not captured into a CUDA graph, except with
     capturable   True, on CUDA GPUs of one node with one rank on each: a step is put onto the current stream, and nobody waits. The ranks agree, and wait, in the first
                  step, and in one of which all ranks know that it is another one than before: other parameters have gradients or were given other memory, a state_dict
-                 was loaded, param_groups have changed, a GradScaler is in use. In between nobody checks that all ranks have the same numbers.
+                 was loaded, param_groups have changed, a GradScaler is in use. In between nobody checks that all ranks have the same numbers, except with $FCC_BOUND=1: then a rank that
+                 differs, or whose step has raised an error, is heard of by all, in a later call, and none has made that step.
                  In a CUDA graph (torch.cuda.graph()), behind such a step outside of it, step() puts only its work there, and counts nothing. advance(), on the same
                  stream before each replay(), counts a step, and gives the replay its numbers: lr and the others of param_groups as they are then, and those of step t
     errors       ArgumentError on all ranks; the step changes nothing then

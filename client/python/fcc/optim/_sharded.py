@@ -105,7 +105,8 @@ class Unit:
         self.size, dtype = n, parameters[0].dtype
         self.names, self.way = list(owner._state_names(group)), owner._way(group)
         self.mixed = dtype != torch.float32
-        self.run: CompiledProgram = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(self.comm, N=n, **owner._sizes(len(parameters)))
+        self.run: CompiledProgram = owner._program(group, {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]).compile(
+            self.comm, bound=None if owner._capturable else False, N=n, **owner._sizes(len(parameters)))
         self.part = self.run.elements(self.names[0]) if self.names else self.run.elements("w") if self.mixed else 0
         self.first = n * self.comm.rank // self.comm.size
         self.versions = [-1] * len(parameters)
@@ -410,8 +411,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return None
 
     def _enqueue(self, capturing: bool) -> None:
-        for unit in self._running:
-            self._update(unit, self._numbers(unit.group, unit.step + 1), 1.0, capturing)
+        try:
+            numbers_of = [self._numbers(unit.group, unit.step + 1) for unit in self._running]
+        except Exception as e:
+            for unit in self._running:  # the other ranks run them all
+                assert isinstance(unit.run, BoundProgram)
+                unit.run.refused(e)
+            raise
+        for unit, numbers in zip(self._running, numbers_of):
+            self._update(unit, numbers, 1.0, capturing)
         if capturing:
             self._captured = self._running
 
