@@ -41,7 +41,7 @@ double cost_time(const struct cost_model *m, const struct cost_work *w)
     if (w->worked_bytes > 0) {
         if (!(m->memory_bytes_s > 0))
             return -1;
-        times[FLOPS] = w->worked_bytes / cost_pace(w->worked_bytes, times[FLOPS], m->memory_bytes_s);
+        times[FLOPS] = w->worked_bytes / cost_pace(w->worked_bytes, times[FLOPS], m->memory_bytes_s, 0);
     }
     const double compute = times[MEMORY] + times[INSTRUCTIONS] + times[FLOPS], link = times[LINK];
     if (m->link_works_alone && w->pieces > 1) {

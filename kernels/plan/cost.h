@@ -37,10 +37,16 @@ struct cost_work {
 };
 
 /* Bytes a second at which something that computes moves its bytes: at most `most`, and no faster than it computes, for so many seconds, what belongs to
- * them. So it takes the longer of both times: the simulation of each slice and cost_time() have this from one place. */
-static inline double cost_pace(double bytes, double seconds, double most)
+ * them. So it takes the longer of both times, and of the shorter one the part that is exposed, 0 to 1: what it does not do meanwhile. The simulation of each slice and
+ * cost_time() have this from one place. */
+static inline double cost_pace(double bytes, double seconds, double most, double exposed)
 {
-    return seconds > 0 && bytes / seconds < most ? bytes / seconds : most;
+    const double pace = seconds > 0 && bytes / seconds < most ? bytes / seconds : most;
+
+    if (!(exposed > 0) || !(seconds > 0))
+        return pace;
+    const double moving = bytes / most, shorter = moving < seconds ? moving : seconds;
+    return bytes / (bytes / pace + (exposed < 1 ? exposed : 1) * shorter);
 }
 
 /* Seconds; negative: the model has no rate for some of the work. */

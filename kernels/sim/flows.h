@@ -6,6 +6,7 @@
 #define FCC_KERNELS_SIM_FLOWS_H
 
 #include <float.h>
+#include <math.h>
 
 #include "kernels/sim/inside.h"
 
@@ -21,6 +22,42 @@ static inline const uint32_t *flow_path(const struct sim *s, uint32_t id)
 static inline double link_sum(const struct sim *s, uint32_t i)
 {
     return (double)(s->marks[i] - s->rooms[i]);
+}
+
+/* Sets `mark` and leaves what the link's flows have. Sums are less than 2^61 at all times (counts_check()), so nothing overflows. */
+static inline void mark_set(struct sim *s, uint32_t i, int64_t mark)
+{
+    s->rooms[i] += mark - s->marks[i];
+    s->marks[i] = mark;
+}
+
+/* A full link is looked at whatever its flows have more or less; with a tolerance, if it is more than that. */
+static inline void link_mark_set(struct sim *s, uint32_t i)
+{
+    const struct link *l = &s->links[i];
+    const double slack = s->m.fabric.tolerance * l->bytes_s;
+    const bool full = s->levels[i] < DBL_MAX;
+
+    mark_set(s, i,
+             l->fixed    ? MARK_NEVER
+             : !full     ? (int64_t)l->bytes_s
+             : slack > 0 ? (int64_t)floor(l->found + slack)
+                         : MARK_ALWAYS);
+    s->spares[i] = full && !l->fixed && slack > 0 ? s->marks[i] - (int64_t)ceil(l->found - slack) : INT64_MAX;
+}
+
+/* The link is looked at before time moves on. */
+static inline void link_touch(struct sim *s, uint32_t i)
+{
+    uint32_t at;
+
+    if (s->links[i].dirty)
+        return;
+    s->links[i].dirty = true;
+    mark_set(s, i, MARK_NEVER);
+    s->spares[i] = INT64_MAX;
+    at = s->first_dirty_link + s->ndirty_links++;
+    s->dirty_links[at < s->nlinks ? at : at - s->nlinks] = i;
 }
 
 /* Whether the flows of a link have more or less together than when its level was found, by more than the tolerance. */
@@ -39,14 +76,14 @@ static inline void link_advance(const struct sim *s, uint32_t i)
     if (l->since == s->now)
         return;
     if (l->nheld)
-        l->served += s->levels[i] * ((double)(s->now - l->since) / PS_PER_S);
+        l->served += s->levels[i] * seconds_from(l->since, s->now);
     l->since = s->now;
 }
 
 /* The least level of a flow's links; DBL_MAX: none of these is full. */
 static inline double flow_limit(const struct sim *s, uint32_t id)
 {
-    const uint32_t *path = flow_path(s, id), n = s->flows[id].padded;
+    const uint32_t *path = flow_path(s, id), n = s->paces[id].padded;
     const double *levels = s->levels;
     double limit = DBL_MAX;
 
@@ -58,18 +95,39 @@ static inline double flow_limit(const struct sim *s, uint32_t id)
     return limit;
 }
 
+/* Which of a flow's links are to be looked at again. */
+static inline void flow_links_look(struct sim *s, uint32_t id)
+{
+    const uint32_t *path = flow_path(s, id);
+
+    for (unsigned k = 0; k < s->paces[id].nlinks; k++)
+        if (s->rooms[path[k]] < 0 || (s->m.fabric.tolerance > 0 && s->rooms[path[k]] > s->spares[path[k]]))
+            link_touch(s, path[k]);
+}
+
+/* The first of a flow's links, but for one of them, that has this level. */
+static inline uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_t without, double level)
+{
+    const uint32_t *path = flow_path(s, id);
+
+    for (uint32_t k = 0; k < s->paces[id].nlinks; k++)
+        if (path[k] != without && s->levels[path[k]] == level)
+            return path[k];
+    return NONE;
+}
+
 /* Gives a flow a rate: its links and memories notice. It goes through the links in steps, whatever their number, as a branch that is guessed wrong costs more
  * than links that are none; and a link that is to be looked at shows as the sign of what room it has, so nothing is compared. */
 static inline void flow_rate_set(struct sim *s, uint32_t id, double rate)
 {
-    const struct flow *f = &s->flows[id];
+    struct pace *p = &s->paces[id];
     const uint32_t *path = flow_path(s, id);
     int64_t *rooms = s->rooms, off = 0;
-    const double change = rate - s->rates_now[id];
+    const double change = rate - p->rate;
     const int64_t whole = (int64_t)change;
 
-    s->rates_now[id] = rate;
-    for (unsigned k = 0; k < f->padded; k += PATH_STEP) { /* a way has no link twice */
+    p->rate = rate;
+    for (unsigned k = 0; k < p->padded; k += PATH_STEP) { /* a way has no link twice */
         const int64_t a = rooms[path[k]] - whole, b = rooms[path[k + 1]] - whole, c = rooms[path[k + 2]] - whole,
                       d = rooms[path[k + 3]] - whole;
         rooms[path[k]] = a;
@@ -79,16 +137,76 @@ static inline void flow_rate_set(struct sim *s, uint32_t id, double rate)
         off |= a | b | c | d;
     }
     if (s->m.fabric.tolerance > 0) /* without one no link is looked at because it has too much room */
-        for (unsigned k = 0; k < f->padded; k++)
+        for (unsigned k = 0; k < p->padded; k++)
             off |= -(int64_t)(rooms[path[k]] > s->spares[path[k]]);
     if (off < 0)
         flow_links_look(s, id);
     if (s->traced >= 0)
         flow_rates_note(s, id);
-    if (f->memory[0] != NONE)
-        memory_take(s, f->memory[0], change);
-    if (f->memory[1] != NONE)
-        memory_take(s, f->memory[1], change);
+    memory_take(s, p->memory[0], change);
+    memory_take(s, p->memory[1], change);
+}
+
+/* ---- the flows that a link holds back ---- */
+
+static inline bool ends_before(const struct sim *s, uint32_t a, uint32_t b)
+{
+    const struct flow *x = &s->flows[a], *y = &s->flows[b];
+
+    return x->end < y->end || (x->end == y->end && x->order < y->order);
+}
+
+static inline void held_store(struct sim *s, struct link *l, uint32_t i, uint32_t flow)
+{
+    l->held[i] = flow;
+    s->flows[flow].place = i;
+}
+
+static inline void held_sift(struct sim *s, struct link *l, uint32_t i, uint32_t flow)
+{
+    for (; i > 0 && ends_before(s, flow, l->held[(i - 1) / 2]); i = (i - 1) / 2)
+        held_store(s, l, i, l->held[(i - 1) / 2]);
+    for (uint32_t child; (child = 2 * i + 1) < l->nheld; i = child) {
+        child += child + 1 < l->nheld && ends_before(s, l->held[child + 1], l->held[child]);
+        if (!ends_before(s, l->held[child], flow))
+            break;
+        held_store(s, l, i, l->held[child]);
+    }
+    held_store(s, l, i, flow);
+}
+
+/* Takes a flow from its holder. Returns the bytes that it has left. */
+static inline double flow_leave(struct sim *s, uint32_t id)
+{
+    struct pace *p = &s->paces[id];
+    struct link *l = &s->links[p->holder];
+
+    link_advance(s, p->holder);
+    const double left = s->flows[id].end - l->served;
+    const uint32_t last = l->held[--l->nheld];
+    if (last != id)
+        held_sift(s, l, s->flows[id].place, last);
+    link_touch(s, p->holder);
+    p->holder = NONE;
+    return left > 0 ? left : 0;
+}
+
+static inline bool flow_join(struct sim *s, uint32_t id, uint32_t link, double left)
+{
+    struct flow *f = &s->flows[id];
+    struct link *l = &s->links[link];
+
+    link_advance(s, link);
+    if (l->nheld == 0)
+        l->served = 0;
+    if (!array_room(&l->held, l->nheld, &l->held_room, sizeof(*l->held)))
+        return false;
+    s->paces[id].holder = link;
+    f->end = l->served + left;
+    f->order = s->flow_order++;
+    held_sift(s, l, l->nheld++, id);
+    link_touch(s, link);
+    return true;
 }
 
 #endif

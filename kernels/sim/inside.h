@@ -29,8 +29,14 @@ static inline uint64_t ps_of(double seconds)
 
     if (!(ps < (double)END_OF_TIME))
         return END_OF_TIME;
-    const uint64_t whole = (uint64_t)ps;
-    return whole + ((double)whole < ps);
+    const int64_t whole = (int64_t)ps; /* signed, as processors convert such in one instruction */
+    return (uint64_t)whole + ((double)whole < ps);
+}
+
+/* The picoseconds from one moment to a later one, in seconds. */
+static inline double seconds_from(uint64_t from, uint64_t to)
+{
+    return (double)(int64_t)(to - from) / PS_PER_S;
 }
 
 /* The moment that is so many picoseconds after another one. Neither is more than END_OF_TIME, nor is what it returns. */
@@ -108,11 +114,16 @@ enum flow_kind { FLOW_MESSAGE, FLOW_PULL, FLOW_STORE };
 struct flow {
     double end; /* of `served` of the holder, when it ends */
     uint64_t order;
-    uint32_t holder, place; /* the link that holds it back; its place among those */
-    uint32_t owner;         /* a message's number, or a workgroup's of a store */
-    uint32_t memory[2];     /* what it reads from and stores to; NONE: a memory that it does not load */
+    uint32_t place; /* among those that its holder holds back */
+    uint32_t owner; /* a message's number, or a workgroup's of a store */
+    uint8_t kind;   /* enum flow_kind */
+};
+/* What of a flow is needed whenever its rate changes, so it lies close together. */
+struct pace {
+    double rate;            /* the level of the holder; 0: not known yet */
+    uint32_t holder;        /* the link that holds it back */
+    uint32_t memory[2];     /* what it reads from and stores to; sim.nmemories: a memory that it does not load */
     uint8_t nlinks, padded; /* padded: nlinks and so many links that are none that they are a multiple of PATH_STEP */
-    uint8_t kind;           /* enum flow_kind */
 };
 /* path_most: the most links that a flow has. */
 bool links_new(struct sim *s, uint32_t n, unsigned path_most);
@@ -123,13 +134,7 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
 void flow_end(struct sim *s, uint32_t id);
 /* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
 uint32_t link_ended(struct sim *s, uint32_t link);
-void link_mark_set(struct sim *s, uint32_t i); /* what its flows may have together without its being looked at */
-double flow_leave(struct sim *s, uint32_t id); /* its holder. Returns the bytes that it has left */
-bool flow_join(struct sim *s, uint32_t id, uint32_t link, double left);
-void flow_links_look(struct sim *s, uint32_t id); /* which of its links are to be looked at again */
 void flow_rates_note(struct sim *s, uint32_t id); /* for a trace */
-/* The first of its links, but for one of them, that has this level. */
-uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_t without, double level);
 
 /* ---- levels.c ---- */
 
@@ -177,10 +182,11 @@ void link_name(const struct sim *s, uint32_t link, char out[SIM_NAME]);
 struct task {
     const struct plan *plan; /* NULL: it computes by itself */
     struct slice_costs costs;
-    double found;               /* part of the bytes that its slices read that a cache of tables has */
-    uint32_t op, group;         /* group: its index among the operator's */
-    int rank;                   /* of all */
-    uint32_t next, done;        /* slices that workgroups have taken, and finished */
+    double of_memory;    /* of a byte, what it counts on memory, where a cache has its part of what the operator touches */
+    double found;        /* part of the bytes that its slices read that a cache of tables has */
+    uint32_t op, group;  /* group: its index among the operator's */
+    int rank;            /* of all */
+    uint32_t next, done; /* slices that workgroups have taken, and finished */
     uint32_t first, workgroups; /* of its workgroups */
     uint32_t blocked, idle;     /* lists of workgroups: that wait for flags, or for a step */
     uint32_t step, step_slice,
@@ -268,10 +274,10 @@ struct sim {
     double *levels;                  /* the same: what a link's flows may have at most; DBL_MAX: it is not full */
     struct link *links;
     struct flow *flows;
-    double *rates_now;       /* of flows: the level of the holder; 0: not known yet */
+    struct pace *paces;      /* of flows */
     uint32_t *hops, *hop_at; /* [flows_room << path_shift]: the links of each flow, and its place among each one's flows */
     unsigned path_shift, path_round;
-    struct memory *memories;
+    struct memory *memories; /* [nmemories + 1]: the last one has no jobs */
     uint32_t nlinks, nflows, flows_room, *flows_free, nflows_free, flows_free_room;
     uint32_t *dirty_links, first_dirty_link, ndirty_links; /* a ring of [nlinks] */
     uint32_t *timed_links;                                 /* [nlinks]: those that have been looked at */

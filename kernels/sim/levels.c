@@ -77,7 +77,7 @@ static bool flow_give(struct sim *s, uint32_t i, uint32_t id, double rate)
 {
     if (!flow_join(s, id, flow_limited_by(s, id, i, rate), flow_leave(s, id)))
         return false;
-    if (s->rates_now[id] != rate)
+    if (s->paces[id].rate != rate)
         flow_rate_set(s, id, rate);
     return true;
 }
@@ -91,8 +91,8 @@ static bool level_find(struct sim *s, uint32_t i)
         return false;
     for (uint32_t k = 0; k < l->n; k++) {
         const uint32_t id = l->flows[k] >> s->path_shift;
-        const bool known = s->flows[id].holder != i && s->rates_now[id] > 0;
-        s->limits[k] = (struct limit){.rate = known ? s->rates_now[id] : flow_limit(s, id), .flow = id};
+        const bool known = s->paces[id].holder != i && s->paces[id].rate > 0;
+        s->limits[k] = (struct limit){.rate = known ? s->paces[id].rate : flow_limit(s, id), .flow = id};
     }
     const uint32_t n = l->n;
     s->levels[i] = level_of(s->limits, n, l->bytes_s);
@@ -100,11 +100,11 @@ static bool level_find(struct sim *s, uint32_t i)
         const uint32_t id = s->limits[k].flow;
         const double limit = s->limits[k].rate;
         bool well = true;
-        if (limit > s->levels[i] && s->flows[id].holder != i)
+        if (limit > s->levels[i] && s->paces[id].holder != i)
             well = flow_take(s, i, id);
-        else if (limit < s->levels[i] && s->flows[id].holder == i)
+        else if (limit < s->levels[i] && s->paces[id].holder == i)
             well = flow_give(s, i, id, limit);
-        else if (s->flows[id].holder == i && s->rates_now[id] != s->levels[i])
+        else if (s->paces[id].holder == i && s->paces[id].rate != s->levels[i])
             flow_rate_set(s, id, s->levels[i]);
         if (!well)
             return false;
@@ -166,8 +166,8 @@ static bool level_fall(struct sim *s, uint32_t i, double left, double level)
         return false;
     for (uint32_t k = 0; k < l->n; k++) {
         const uint32_t id = l->flows[k] >> s->path_shift;
-        s->limits[more] = (struct limit){.rate = s->rates_now[id], .flow = id};
-        more += (s->rates_now[id] > level) & (s->flows[id].holder != i);
+        s->limits[more] = (struct limit){.rate = s->paces[id].rate, .flow = id};
+        more += (s->paces[id].rate > level) & (s->paces[id].holder != i);
     }
     for (bool fewer = more > 0; fewer;) { /* with these the level is higher, so that some of them may be below it */
         double all = left;

@@ -16,35 +16,12 @@
  * `served` plus their bytes, and a level that changes moves one event and not one for each flow.
  */
 #include <float.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/sim/flows.h"
 
 static_assert(sizeof(double) == sizeof(int64_t), "sums of whole rates");
-
-/* Sets `mark` and leaves what the link's flows have. Sums are less than 2^61 at all times (counts_check()), so nothing overflows. */
-static void mark_set(struct sim *s, uint32_t i, int64_t mark)
-{
-    s->rooms[i] += mark - s->marks[i];
-    s->marks[i] = mark;
-}
-
-/* A full link is looked at whatever its flows have more or less; with a tolerance, if it is more than that. */
-void link_mark_set(struct sim *s, uint32_t i)
-{
-    const struct link *l = &s->links[i];
-    const double slack = s->m.fabric.tolerance * l->bytes_s;
-    const bool full = s->levels[i] < DBL_MAX;
-
-    mark_set(s, i,
-             l->fixed    ? MARK_NEVER
-             : !full     ? (int64_t)l->bytes_s
-             : slack > 0 ? (int64_t)floor(l->found + slack)
-                         : MARK_ALWAYS);
-    s->spares[i] = full && !l->fixed && slack > 0 ? s->marks[i] - (int64_t)ceil(l->found - slack) : INT64_MAX;
-}
 
 bool links_new(struct sim *s, uint32_t n, unsigned path_most)
 {
@@ -79,19 +56,6 @@ void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed)
     link_mark_set(s, i);
 }
 
-static void link_touch(struct sim *s, uint32_t i)
-{
-    uint32_t at;
-
-    if (s->links[i].dirty)
-        return;
-    s->links[i].dirty = true;
-    mark_set(s, i, MARK_NEVER);
-    s->spares[i] = INT64_MAX;
-    at = s->first_dirty_link + s->ndirty_links++;
-    s->dirty_links[at < s->nlinks ? at : at - s->nlinks] = i;
-}
-
 /* Of one moment the last rate stays: those before are what flows had until links were shared among them. */
 static void rate_note(struct sim *s, uint32_t link)
 {
@@ -112,67 +76,7 @@ static void rate_note(struct sim *s, uint32_t link)
     s->rates[s->nrates++] = now;
 }
 
-/* ---- the flows that a link holds back ---- */
-
-static bool ends_before(const struct sim *s, uint32_t a, uint32_t b)
-{
-    const struct flow *x = &s->flows[a], *y = &s->flows[b];
-
-    return x->end < y->end || (x->end == y->end && x->order < y->order);
-}
-
-static void held_store(struct sim *s, struct link *l, uint32_t i, uint32_t flow)
-{
-    l->held[i] = flow;
-    s->flows[flow].place = i;
-}
-
-static void held_sift(struct sim *s, struct link *l, uint32_t i, uint32_t flow)
-{
-    for (; i > 0 && ends_before(s, flow, l->held[(i - 1) / 2]); i = (i - 1) / 2)
-        held_store(s, l, i, l->held[(i - 1) / 2]);
-    for (uint32_t child; (child = 2 * i + 1) < l->nheld; i = child) {
-        child += child + 1 < l->nheld && ends_before(s, l->held[child + 1], l->held[child]);
-        if (!ends_before(s, l->held[child], flow))
-            break;
-        held_store(s, l, i, l->held[child]);
-    }
-    held_store(s, l, i, flow);
-}
-
-/* Takes a flow from its holder. Returns the bytes that it has left. */
-double flow_leave(struct sim *s, uint32_t id)
-{
-    struct flow *f = &s->flows[id];
-    struct link *l = &s->links[f->holder];
-
-    link_advance(s, f->holder);
-    const double left = f->end - l->served;
-    const uint32_t last = l->held[--l->nheld];
-    if (last != id)
-        held_sift(s, l, f->place, last);
-    link_touch(s, f->holder);
-    f->holder = NONE;
-    return left > 0 ? left : 0;
-}
-
-bool flow_join(struct sim *s, uint32_t id, uint32_t link, double left)
-{
-    struct flow *f = &s->flows[id];
-    struct link *l = &s->links[link];
-
-    link_advance(s, link);
-    if (l->nheld == 0)
-        l->served = 0;
-    if (!array_room(&l->held, l->nheld, &l->held_room, sizeof(*l->held)))
-        return false;
-    f->holder = link;
-    f->end = l->served + left;
-    f->order = s->flow_order++;
-    held_sift(s, l, l->nheld++, id);
-    link_touch(s, link);
-    return true;
-}
+/* ---- flows ---- */
 
 uint32_t link_ended(struct sim *s, uint32_t link)
 {
@@ -187,21 +91,10 @@ uint32_t link_ended(struct sim *s, uint32_t link)
     return s->flows[first].end <= l->served + s->levels[link] * 2e-12 + s->flows[first].end * 1e-13 ? first : NONE;
 }
 
-/* ---- flows ---- */
-
 void flow_rates_note(struct sim *s, uint32_t id)
 {
-    for (unsigned k = 0; k < s->flows[id].nlinks; k++)
+    for (unsigned k = 0; k < s->paces[id].nlinks; k++)
         rate_note(s, flow_path(s, id)[k]);
-}
-
-void flow_links_look(struct sim *s, uint32_t id)
-{
-    const uint32_t *path = flow_path(s, id);
-
-    for (unsigned k = 0; k < s->flows[id].nlinks; k++)
-        if (s->rooms[path[k]] < 0 || s->rooms[path[k]] > s->spares[path[k]])
-            link_touch(s, path[k]);
 }
 
 /* Room for one more flow, in all arrays of them. */
@@ -223,10 +116,10 @@ static bool flows_grow(struct sim *s)
     if (!more)
         return false;
     s->hop_at = more;
-    more = realloc(s->rates_now, s->flows_room * sizeof(*s->rates_now));
+    more = realloc(s->paces, s->flows_room * sizeof(*s->paces));
     if (!more)
         return false;
-    s->rates_now = more;
+    s->paces = more;
     return true;
 }
 
@@ -241,24 +134,13 @@ static uint32_t flow_new(struct sim *s)
     return s->nflows++;
 }
 
-/* The first of a flow's links, but for one of them, that has this level. */
-uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_t without, double level)
-{
-    const uint32_t *path = flow_path(s, id);
-
-    for (uint32_t k = 0; k < s->flows[id].nlinks; k++)
-        if (path[k] != without && s->levels[path[k]] == level)
-            return path[k];
-    return NONE;
-}
-
 /* The link that would be full first if all its flows had the same. */
 static uint32_t narrowest(const struct sim *s, uint32_t id)
 {
     const uint32_t *path = flow_path(s, id);
     uint32_t best = path[0];
 
-    for (unsigned k = 1; k < s->flows[id].nlinks; k++)
+    for (unsigned k = 1; k < s->paces[id].nlinks; k++)
         if (!s->links[path[k]].fixed &&
             s->links[path[k]].bytes_s / s->links[path[k]].n < s->links[best].bytes_s / s->links[best].n)
             best = path[k];
@@ -273,20 +155,19 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
     if (id == NONE)
         return NONE;
     struct flow *f = &s->flows[id];
-    s->rates_now[id] = 0;
+    struct pace *p = &s->paces[id];
+    p->rate = 0;
     f->owner = owner;
     f->kind = (uint8_t)kind;
-    f->nlinks = 0;
+    p->nlinks = 0;
     for (int k = 0; k < 2; k++) {
-        f->memory[k] = memory[k];
-        if (memory[k] == NONE)
-            continue;
-        s->memories[memory[k]].nflows++;
-        memory_look(s, memory[k]);
+        p->memory[k] = memory[k] == NONE ? s->nmemories : memory[k];
+        s->memories[p->memory[k]].nflows++;
+        memory_look(s, p->memory[k]);
     }
     for (unsigned k = 0; k < nlinks; k++) {
         struct link *l = &s->links[path[k]];
-        const uint32_t hop = (id << s->path_shift) + f->nlinks;
+        const uint32_t hop = (id << s->path_shift) + p->nlinks;
         l->carried += bytes;
         if (l->wide && s->traced < 0) /* a traced rank's use is to be drawn */
             continue;
@@ -297,10 +178,10 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
             return NONE;
         }
         l->flows[l->n++] = hop;
-        f->nlinks++;
+        p->nlinks++;
     }
-    for (f->padded = f->nlinks; f->padded % s->path_round; f->padded++)
-        s->hops[(id << s->path_shift) + f->padded] = s->nlinks + f->padded % PATH_STEP;
+    for (p->padded = p->nlinks; p->padded % s->path_round; p->padded++)
+        s->hops[(id << s->path_shift) + p->padded] = s->nlinks + p->padded % PATH_STEP;
     const double rate = flow_limit(s, id);
     /* where nothing holds it back yet, it is held by the link that it would fill first, which finds its level when it is looked at */
     s->failed |= !flow_join(s, id, rate < DBL_MAX ? flow_limited_by(s, id, NONE, rate) : narrowest(s, id), bytes);
@@ -311,22 +192,20 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
 
 void flow_end(struct sim *s, uint32_t id)
 {
-    struct flow *f = &s->flows[id];
+    const struct pace *p = &s->paces[id];
     const uint32_t first = id << s->path_shift;
 
     flow_rate_set(s, id, 0);
     (void)flow_leave(s, id);
-    for (uint32_t hop = first; hop < first + f->nlinks; hop++) {
+    for (uint32_t hop = first; hop < first + p->nlinks; hop++) {
         struct link *l = &s->links[s->hops[hop]];
         const uint32_t moved = l->flows[--l->n];
         l->flows[s->hop_at[hop]] = moved;
         s->hop_at[moved] = s->hop_at[hop];
     }
     for (int k = 0; k < 2; k++) {
-        if (f->memory[k] == NONE)
-            continue;
-        s->memories[f->memory[k]].nflows--;
-        memory_look(s, f->memory[k]);
+        s->memories[p->memory[k]].nflows--;
+        memory_look(s, p->memory[k]);
     }
     s->flows_free[s->nflows_free++] = id;
 }

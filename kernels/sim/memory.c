@@ -22,9 +22,10 @@ static void memory_touch(struct sim *s, uint32_t i)
 
 static void memory_advance(const struct sim *s, struct memory *m)
 {
-    const double seconds = (double)(s->now - m->since) / PS_PER_S;
-
-    for (uint32_t c = 0; c < m->n && seconds > 0; c++)
+    if (m->since == s->now)
+        return;
+    const double seconds = seconds_from(m->since, s->now);
+    for (uint32_t c = 0; c < m->n; c++)
         m->classes[c].served += m->classes[c].rate * seconds;
     m->since = s->now;
 }
@@ -163,7 +164,7 @@ bool memories_settle(struct sim *s)
     while (s->ndirty_memories) {
         const uint32_t i = s->dirty_memories[--s->ndirty_memories];
         struct memory *m = &s->memories[i];
-        uint64_t first = NEVER;
+        double first = DBL_MAX;
 
         m->dirty = false;
         memory_advance(s, m);
@@ -172,11 +173,10 @@ bool memories_settle(struct sim *s)
             const struct job_class *k = &m->classes[c];
             if (k->n == 0)
                 continue;
-            const double bytes = k->jobs[0].end - k->served;
-            const uint64_t at = ps_after(s->now, bytes > 0 ? ps_of(bytes / k->rate) : 0);
-            first = at < first ? at : first;
+            const double seconds = (k->jobs[0].end - k->served) / k->rate; /* rates are more than 0 */
+            first = seconds < first ? seconds : first;
         }
-        if (!event_move(s, EVENT_MEMORY, i, first))
+        if (!event_move(s, EVENT_MEMORY, i, m->njobs ? ps_after(s->now, first > 0 ? ps_of(first) : 0) : NEVER))
             return false;
     }
     return true;

@@ -126,6 +126,18 @@ static int patterns_make(struct sim *s, struct operator* op, struct plan *plans[
     return status;
 }
 
+/* Of a byte, what it counts on memory. An operator touches the same bytes in the same order as the time before, so what a cache lacks room for displaces what comes
+ * next: it has everything, or nothing. */
+static double part_of_memory(const struct sim *s, double touched)
+{
+    const struct sim_device *d = &s->m.device;
+
+    if (!(d->cache_bytes > 0) || !(d->cache_bytes_s > 0) || !(touched > 0))
+        return 1;
+    touched *= d->target == PLAN_CPU ? s->m.node.ranks : 1; /* cores of a node have one cache */
+    return touched <= d->cache_bytes ? d->memory_bytes_s / d->cache_bytes_s : 1;
+}
+
 /* What of an embedding's rows is read again, and found. What it touches counts each row once. */
 static void tables_look(const struct sim *s, const struct operator* op, struct task *t)
 {
@@ -173,6 +185,7 @@ static int tasks_add(struct sim *s, struct operator* op, struct error *e)
         t->plan = p->plans[place_in_group(&op->said, (int)r)];
         slice_costs_begin(p->problem, t->plan, &t->costs);
         tables_look(s, op, t);
+        t->of_memory = part_of_memory(s, t->costs.touched);
     }
     return 0;
 }
@@ -329,7 +342,7 @@ void sim_free(struct sim *s)
                            s->marks,
                            s->spares,
                            s->levels,
-                           s->rates_now,
+                           s->paces,
                            s->hops,
                            s->hop_at,
                            s->flows,
@@ -384,7 +397,7 @@ static int machine_make(struct sim *s, struct error *e)
     const size_t ranks = (size_t)s->nranks, adapters = (size_t)m->nodes * (size_t)m->node.rails;
 
     s->nmemories = (uint32_t)(m->node.shared_memory ? m->nodes : s->nranks);
-    s->memories = calloc(s->nmemories, sizeof(*s->memories));
+    s->memories = calloc(s->nmemories + 1, sizeof(*s->memories));
     s->dirty_memories = calloc(s->nmemories, sizeof(*s->dirty_memories));
     s->adapters = calloc(adapters, sizeof(*s->adapters));
     s->proxies = calloc((size_t)m->nodes, sizeof(*s->proxies));
@@ -394,7 +407,7 @@ static int machine_make(struct sim *s, struct error *e)
     if (!s->memories || !s->dirty_memories || !s->adapters || !s->proxies || !s->looking || !s->free_workgroups ||
         !s->next_operator)
         return error_set(e, -ENOMEM, "no memory for %d ranks", s->nranks);
-    for (uint32_t i = 0; i < s->nmemories; i++)
+    for (uint32_t i = 0; i <= s->nmemories; i++)
         s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s, .event.place = NONE};
     for (size_t i = 0; i < ranks; i++)
         s->free_workgroups[i] = m->device.workgroups;

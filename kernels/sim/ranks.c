@@ -63,15 +63,6 @@ static void step_look(struct sim *s, uint32_t task)
 
 /* ---- slices ---- */
 
-/* Of a byte, what it counts on memory, where the cache has its part of what is touched. */
-static double part_of_memory(const struct sim_device *d, double touched)
-{
-    if (!(d->cache_bytes > 0) || !(d->cache_bytes_s > 0) || !(touched > 0))
-        return 1;
-    const double found = touched <= d->cache_bytes ? 1 : d->cache_bytes / touched;
-    return 1 - found + found * (d->memory_bytes_s / d->cache_bytes_s);
-}
-
 /* It adds partial sums, and computes nothing else. */
 static bool slice_adds(const struct slice *slice)
 {
@@ -98,8 +89,7 @@ static void work_begin(struct sim *s, uint32_t workgroup)
         most = d->workgroup_bytes_s > 0 ? d->workgroup_bytes_s : d->memory_bytes_s;
         most *= t->found > 0 ? bytes / moved : 1; /* what a cache has takes its workgroup as long, and memory nothing */
         rate = d->flops_s[slice_adds(slice) ? COMPUTE_VECTOR : op_spec(t->costs.problem->op)->compute] / d->workgroups;
-        bytes *= part_of_memory(d, t->costs.touched *
-                                       (d->target == PLAN_CPU ? s->m.node.ranks : 1)); /* cores of a node have one cache */
+        bytes *= t->of_memory; /* cores of a node have one cache */
         longer *= s->operators[t->op].is_inline ? t->plan->nranks : 1;
         longer *= spread_of(s, s->m.stragglers.slice_spread, (uint64_t)t->op << 32 | (uint64_t)t->rank, w->slice + UINT64_C(2));
     }
@@ -110,7 +100,7 @@ static void work_begin(struct sim *s, uint32_t workgroup)
         (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(seconds * longer)));
         return;
     }
-    (void)job_begin(s, memory_of(s, t->rank), bytes * longer, cost_pace(bytes, seconds, most), workgroup);
+    (void)job_begin(s, memory_of(s, t->rank), bytes * longer, cost_pace(bytes, seconds, most, d->exposed), workgroup);
 }
 
 static void slice_finished(struct sim *s, uint32_t workgroup, uint32_t number)

@@ -75,6 +75,12 @@ static void event_do(struct sim *s, const struct event *e)
     }
 }
 
+/* Whether something has changed that is to be shared anew before time moves on. */
+static bool is_unsettled(const struct sim *s)
+{
+    return s->nlooking > 0 || s->ndirty_links > 0 || s->ndirty_memories > 0;
+}
+
 static bool settle(struct sim *s)
 {
     proxies_settle(s);
@@ -93,7 +99,7 @@ int sim_run(struct sim *s, const atomic_bool *stop, struct error *e)
     for (int r = 0; r < s->nranks; r++)
         rank_go(s, r);
     while (well && s->tasks_left) {
-        if (event_next(s) > s->now && !(well = settle(s)))
+        if (is_unsettled(s) && event_next(s) > s->now && !(well = settle(s)))
             break;
         if (!event_take(s, &next))
             break;

@@ -33,12 +33,14 @@ struct sim_device {
     double flops_s
         [COMPUTE_KINDS]; /* of all workgroups together, by what is computed; VECTOR: additions of partial sums of products; 0: unlimited */
     double memory_bytes_s; /* read and written, of all workgroups together */
-    /* Of an operator that touches at most cache_bytes, all is in a cache from the time before; of one that touches more, so many of its bytes. These
-     * are read and written at cache_bytes_s. 0: no cache */
+    /* Of an operator that touches at most cache_bytes, all is in a cache from the time before, and is read and written at cache_bytes_s; of one that touches
+     * more, nothing is. 0: no cache */
     double cache_bytes, cache_bytes_s;
     /* Of a table whose rows an embedding reads at random, so much stays in a cache while it reads on: of the rows that it reads again so many come from
      * there, as fast as a workgroup can read. 0: none do */
     double table_cache_bytes;
+    double
+        exposed; /* of the shorter of computing and of reading and storing, the part that a workgroup does not do meanwhile: 0 to 1 */
     double workgroup_bytes_s; /* the most of one workgroup; 0: memory_bytes_s */
     double hand_over_s;       /* from a call to the launch, and from the end to the caller */
     /* Cores: the hand-over of an operator that the worker's engine runs itself (WORK_INLINE_NS), the ranks of a node one after the other on its core.

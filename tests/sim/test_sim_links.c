@@ -44,13 +44,13 @@ static void fair_with(double tolerance)
             for (uint32_t i = 0; i < LINKS; i++) {
                 double sum = 0;
                 for (uint32_t k = 0; k < s->links[i].n; k++)
-                    sum += s->rates_now[s->links[i].flows[k] >> s->path_shift];
+                    sum += s->paces[s->links[i].flows[k] >> s->path_shift].rate;
                 assert_true(sum == link_sum(s, i) && sum <= s->links[i].bytes_s * (1 + tolerance));
             }
             for (uint32_t k = 0; k < n; k++) {
-                const struct flow *f = &s->flows[flows[k]];
+                const struct pace *f = &s->paces[flows[k]];
                 const uint32_t *path = &s->hops[flows[k] << s->path_shift];
-                const double rate = s->rates_now[flows[k]];
+                const double rate = f->rate;
                 bool bound = path[f->nlinks - 1] == s->store_link && rate == s->links[s->store_link].bytes_s;
                 assert_true(rate > 0 && rate == s->levels[f->holder]);
                 for (unsigned j = 0; j < f->nlinks && !bound; j++) {
@@ -59,7 +59,7 @@ static void fair_with(double tolerance)
                         continue;
                     bound = link_sum(s, path[j]) + l->n >= l->bytes_s * (1 - tolerance); /* rates are whole */
                     for (uint32_t q = 0; q < l->n && bound && !(tolerance > 0); q++)
-                        bound = s->rates_now[l->flows[q] >> s->path_shift] <= rate;
+                        bound = s->paces[l->flows[q] >> s->path_shift].rate <= rate;
                 }
                 assert_true(bound);
             }

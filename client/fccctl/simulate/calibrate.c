@@ -435,13 +435,21 @@ static void print_json(const struct calibration *c, const struct sim_machine *be
 
 static int fit_run(struct calibration *c)
 {
-    double *seconds = calloc((size_t)c->nfitted, sizeof(*seconds));
-    struct fit f = {
-        .n = c->nfitted, .p = c->p, .seconds = seconds, .q = c->q, .simulate = fit_simulate, .context = c, .rounds = 0};
+    double *seconds = calloc(2 * (size_t)c->nfitted, sizeof(*seconds)), *spread = seconds ? seconds + c->nfitted : NULL;
+    struct fit f = {.n = c->nfitted,
+                    .p = c->p,
+                    .seconds = seconds,
+                    .spread = spread,
+                    .q = c->q,
+                    .simulate = fit_simulate,
+                    .context = c,
+                    .rounds = 0};
     int status = seconds ? 0 : error_set(&c->e, -ENOMEM, "no memory");
 
-    for (int i = 0; i < c->nfitted && seconds; i++)
+    for (int i = 0; i < c->nfitted && seconds; i++) {
         seconds[i] = c->all.rows[c->fitted[i]].seconds;
+        spread[i] = c->all.rows[c->fitted[i]].spread;
+    }
     status = status ? status : fit_do(&f);
     free(seconds);
     if (status == -ERANGE)

@@ -9,7 +9,8 @@
  *
  * Simulated times have kinks (a slice more or less, a path that becomes the critical one). Differences are taken over 4 % to both sides, which looks past the
  * small ones; steps are tried with four dampings at once, and only one that is better is taken. Residuals beyond 10 % count by their
- * size and not by its square (Huber), so that one disturbed measurement does not pull all others.
+ * size and not by its square (Huber), so that one disturbed measurement does not pull all others. Where a time says how far its own rounds are apart, its residual
+ * counts in what it and the model together may be off by: what rounds disagree about by 40 % says little of a parameter, wherever else it is.
  *
  * Which parameters are fitted is decided anew in each round: those that no time depends on are left, and of those that times depend on in the same way the one
  * with the most influence is taken (Gram-Schmidt with pivots). So hand-over and launch, of which only the sum shows, do not run away in opposite
@@ -29,6 +30,7 @@
 #define SEEN 0.01       /* the least influence: doubling it changes some time by 0.7 % */
 #define APART 0.03      /* of a parameter's influence, what others may not explain */
 #define STEP_MOST 0.7   /* of a logarithm: a factor of two */
+#define MODEL_OFF 0.05  /* what a model is off by, about, where what was measured is certain */
 #define GAIN 1e-4       /* less is the end */
 #define DAMPINGS 4
 #define PRIOR 0.0001 /* what it costs that a parameter is e times what is described: as much as one time that is off by 1 % */
@@ -37,8 +39,9 @@
 
 struct search {
     struct fit *f;
-    double x[PARAMETERS_MAX];                       /* logarithms */
-    double *times, *residuals, *weights, *jacobian; /* of the first: [points][n]; jacobian: [p][n], weighted */
+    double x[PARAMETERS_MAX]; /* logarithms */
+    double *times, *residuals, *weights,
+        *jacobian; /* of the first: [points][n]; jacobian: [p][n]. This and residuals are in what each is certain to */
     double damping, cost;
 };
 
@@ -47,12 +50,20 @@ static double huber(double r)
     return fabs(r) <= HUBER ? r * r / 2 : HUBER * (fabs(r) - HUBER / 2);
 }
 
+/* How certain a time is: 1, or less where its rounds are apart. Half of what their quartiles are apart by is about what their middle is off by. */
+static double certainty(const struct fit *f, int i)
+{
+    const double off = f->spread[i] > 0 ? f->spread[i] / 2 / MODEL_OFF : 0;
+
+    return 1 / sqrt(1 + off * off);
+}
+
 static double cost_of(const struct fit *f, const double *times)
 {
     double sum = 0;
 
     for (int i = 0; i < f->n; i++)
-        sum += huber(log(times[i] / f->seconds[i]));
+        sum += huber(certainty(f, i) * log(times[i] / f->seconds[i]));
     return sum;
 }
 
@@ -99,13 +110,13 @@ static int derive(struct search *s)
         return status;
     s->cost = cost_of(f, s->times) + prior_of(f, s->x);
     for (int i = 0; i < f->n; i++) {
-        s->residuals[i] = log(s->times[i] / f->seconds[i]);
+        s->residuals[i] = certainty(f, i) * log(s->times[i] / f->seconds[i]);
         s->weights[i] = fabs(s->residuals[i]) <= HUBER ? 1 : sqrt(HUBER / fabs(s->residuals[i]));
     }
     for (int j = 0; j < f->p; j++) {
         const double *up = s->times + (2 * j + 1) * f->n, *down = up + f->n;
         for (int i = 0; i < f->n; i++)
-            s->jacobian[j * f->n + i] = log(up[i] / down[i]) / (2 * DIFFERENCE);
+            s->jacobian[j * f->n + i] = certainty(f, i) * log(up[i] / down[i]) / (2 * DIFFERENCE);
     }
     return 0;
 }

@@ -86,13 +86,14 @@ struct fit_parameter {
 struct fit {
     int n, p;                /* times, parameters */
     const double *seconds;   /* [n] measured */
+    const double *spread;    /* [n] how far apart the rounds of each are, as a part of it; less than 0: not known */
     struct fit_parameter *q; /* [p] */
     /* Simulates all times at `many` points of p values each, into out[many][n]. 0 or a negative errno */
     int (*simulate)(void *context, const double *points, int many, double *out);
     void *context;
     int rounds; /* how many all searches took */
 };
-/* Least squares of the logarithms of simulated by measured times, those that are far off counted less (Huber). 0, what `simulate` returned, -ENOMEM;
+/* Least squares of the logarithms of simulated by measured times. Those whose rounds are far apart count less, and so do those that are far off (Huber). 0, what `simulate` returned, -ENOMEM;
  * -ERANGE: there are not more times than parameters that they depend on, which `rounds` then counts. */
 int fit_do(struct fit *f);
 
