@@ -12,7 +12,7 @@ TARGET ?=
 FUZZ_ENGINE ?= libfuzzer
 PACKAGES_FUZZ := clang libclang-rt-dev libcmocka-dev python3
 FUZZ_TARGETS := arguments program plan config describe auth fds prepared client broker worker nodes peers gpus
-FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c misbehave.c other_node.c outside.c outside_wire.c program.c scarce.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
+FUZZ_SOURCES := $(addprefix tests/fuzz/,bed.c client.c driver.c ledgers.c misbehave.c other_node.c outside.c outside_wire.c program.c scarce.c submit.c) $(patsubst %,tests/fuzz/fuzz_%.c,$(FUZZ_TARGETS))
 
 .PHONY: fuzz fuzz-build fuzz-run deps-fuzz
 fuzz: deps deps-fuzz
@@ -77,7 +77,7 @@ $(FUZZ_BUILD)/prepared: $(call fuzz_objects,$(KERNELS) $(PROTO) tests/fuzz/fuzz_
 $(FUZZ_BUILD)/client: $(call fuzz_objects,$(CLIENT) $(PROTO) tests/fuzz/fuzz_client.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) -Wl,--wrap=connect -Wl,--wrap=patience_ms -Wl,--wrap=dlopen -ldl
-$(FUZZ_BUILD)/broker: $(call fuzz_objects,$(filter-out daemon/main.c daemon/broker/spawn.c,$(DAEMON)) $(KERNELS) $(PROTO) tests/fuzz/fuzz_broker.c tests/fuzz/other_node.c)
+$(FUZZ_BUILD)/broker: $(call fuzz_objects,$(filter-out daemon/main.c daemon/broker/spawn.c,$(DAEMON)) $(KERNELS) $(PROTO) tests/fuzz/fuzz_broker.c tests/fuzz/ledgers.c tests/fuzz/other_node.c)
 	$(call say,LD)
 	$(Q)$(FUZZ_LINK) $(DAEMON_LIBS) -ldl -lm
 # Workers in the target's process.

@@ -3,8 +3,7 @@
  * fuzz_broker.c - a real broker in this process, visitors of any manners, another node's broker (other_node.h), and workers that are the
  * input's: what it says on their control channels is what no worker says, too. Each worker has a process, which only waits to be killed (worker_spawn() is this file's, not spawn.c's).
  *
- * Ledgers, the memory that workers share with the broker, are scribbled on, between any two of its instructions too: a thread changes words there
- * all the time while the broker reads them.
+ * Ledgers, the memory that workers share with the broker, are scribbled on while it reads them (ledgers.h).
  *
  * Expected of the broker: a worker hears nothing before it has said that it is closed; what comes to a visitor is whole, and no more than it
  * asked for; and when all have gone nothing is left of them, no visitor, no job, no account, no process, no descriptor. Metrics
@@ -12,8 +11,6 @@
  */
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/un.h>
@@ -25,6 +22,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "proto/msg.h"
+#include "tests/fuzz/ledgers.h"
 #include "tests/fuzz/other_node.h"
 #include "tests/fuzz/raw_send.h"
 
@@ -115,6 +113,25 @@ void lister_run(int out, const void *with)
     (void)out, (void)with;
 }
 
+/* ---- metrics ---- */
+
+static uint64_t counted[COUNTERS]; /* at the last look */
+
+static void metrics_look(void)
+{
+    size_t length = 0;
+    char *text = metrics_text(&broker, 0, &length);
+    const uint64_t *now = (const uint64_t *)&broker.ledgers->sum;
+
+    FUZZ_CHECK(text && length == strlen(text) && length > 6 && !strcmp(text + length - 6, "# EOF\n"));
+    for (size_t i = 0; i < COUNTERS; i++) {
+        FUZZ_CHECK(now[i] >= counted[i] && now[i] <= INT64_MAX);
+        counted[i] = now[i];
+    }
+    ledgers_metrics_check(text);
+    free(text);
+}
+
 /* ---- workers ---- */
 
 static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t length, const int *fds, int nfds)
@@ -158,128 +175,6 @@ static void worker_hear(struct worker_end *w, const struct fcc_msg *m, ssize_t l
     }
 }
 
-/* ---- ledgers ---- */
-
-/* Words of a ledger that the scribbler changes all the time, from one value to the other. */
-enum { SCRIBBLED = 8 };
-static struct {
-    pthread_mutex_t lock;
-    unsigned char *ledger; /* whose; NULL: nothing is scribbled */
-    uint32_t at[SCRIBBLED];
-    uint64_t values[2];
-} scribbler = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static void *scribble(void *none)
-{
-    for (unsigned turn = 0;; turn++) {
-        (void)pthread_mutex_lock(&scribbler.lock);
-        for (int i = 0; i < SCRIBBLED && scribbler.ledger; i++)
-            __atomic_store_n((uint64_t *)(void *)(scribbler.ledger + scribbler.at[i]),
-                             scribbler.values[(turn + (unsigned)i) & 1], __ATOMIC_RELAXED);
-        bool idle = !scribbler.ledger;
-        (void)pthread_mutex_unlock(&scribbler.lock);
-        (void)(idle ? usleep(100) : sched_yield());
-    }
-    return none;
-}
-
-static void scribbler_stop(const unsigned char *ledger)
-{
-    (void)pthread_mutex_lock(&scribbler.lock);
-    if (scribbler.ledger == ledger)
-        scribbler.ledger = NULL;
-    (void)pthread_mutex_unlock(&scribbler.lock);
-}
-
-/* A place of a ledger: mostly among its counters, gauges and nodes, or the first words of its flight recorder's communicators. */
-static uint32_t ledger_place(struct input *in)
-{
-    uint32_t which = input_u8(in), at = (uint32_t)LEDGER_METERS + input_below(in, sizeof(struct meters) / 8) * 8;
-
-    if (which < 40)
-        at = (uint32_t)offsetof(struct flight, comms) + input_below(in, FLIGHT_COMMS) * (uint32_t)sizeof(struct flight_comm);
-    else if (which < 100)
-        at = (uint32_t)(LEDGER_METERS + offsetof(struct meters, nodes)) +
-             input_below(in, METER_NODES) * (uint32_t)sizeof(struct meter_node) +
-             input_below(in, sizeof(struct meter_node) / 8) * 8;
-    return at;
-}
-
-static uint64_t ledger_value(struct input *in)
-{
-    static const uint64_t values[] = {0, 1, INT64_MAX, INT64_MAX - 1, UINT64_MAX, UINT32_MAX, 0x0000706374 /* "tcp" */};
-    uint32_t which = input_u8(in);
-
-    return which < sizeof(values) / sizeof(values[0]) ? values[which] : (uint64_t)input_number(in);
-}
-
-static void ledger_scribble(const struct worker_end *w, struct input *in)
-{
-    uint32_t how = input_u8(in);
-
-    if (!w->ledger)
-        return;
-    if (how & 1) {
-        (void)pthread_mutex_lock(&scribbler.lock);
-        scribbler.ledger = how & 2 ? w->ledger : NULL;
-        for (int i = 0; i < SCRIBBLED; i++)
-            scribbler.at[i] = ledger_place(in);
-        for (int i = 0; i < 2; i++)
-            scribbler.values[i] = ledger_value(in);
-        (void)pthread_mutex_unlock(&scribbler.lock);
-        return;
-    }
-    for (uint32_t n = 1 + how % 32; n && in->left; n--) {
-        uint64_t value = ledger_value(in), *to = (uint64_t *)(void *)(w->ledger + ledger_place(in));
-        if (how & 0x40) /* all words of a histogram, say */
-            for (int i = 0; i < 16 && (unsigned char *)(to + i + 1) <= w->ledger + LEDGER_BYTES; i++)
-                __atomic_store_n(to + i, value, __ATOMIC_RELAXED);
-        else
-            __atomic_store_n(to, value, __ATOMIC_RELAXED);
-    }
-}
-
-static uint64_t counted[COUNTERS]; /* at the last look */
-
-/* The samples of a text of metrics: each has a number, which does not fall from one bucket to the next. */
-static void metrics_check(char *text)
-{
-    char *rest = text, *line, before[256] = "";
-    double last = 0;
-
-    while ((line = strsep(&rest, "\n")) && *line) {
-        if (*line == '#')
-            continue;
-        char *space = strrchr(line, ' '), *end, *bound = strstr(line, "_bucket{") ? strstr(line, "le=\"") : NULL;
-        FUZZ_CHECK(space && space[1]);
-        double value = strtod(space + 1, &end);
-        FUZZ_CHECK(!*end && value >= 0 && value <= 2e19);
-        if (!bound) { /* a counter's schedule="fused" is none, though it ends in the same letters */
-            *before = '\0';
-            continue;
-        }
-        *bound = '\0';
-        FUZZ_CHECK(strcmp(before, line) != 0 || value >= last);
-        (void)snprintf(before, sizeof(before), "%s", line);
-        last = value;
-    }
-}
-
-static void metrics_look(void)
-{
-    size_t length = 0;
-    char *text = metrics_text(&broker, 0, &length);
-    const uint64_t *now = (const uint64_t *)&broker.ledgers->sum;
-
-    FUZZ_CHECK(text && length == strlen(text) && length > 6 && !strcmp(text + length - 6, "# EOF\n"));
-    for (size_t i = 0; i < COUNTERS; i++) {
-        FUZZ_CHECK(now[i] >= counted[i] && now[i] <= INT64_MAX);
-        counted[i] = now[i];
-    }
-    metrics_check(text);
-    free(text);
-}
-
 static void worker_leave(struct worker_end *w)
 {
     if (w->control >= 0)
@@ -288,7 +183,7 @@ static void worker_leave(struct worker_end *w)
     if (w->account)
         (void)munmap(w->account, ACCOUNT_BYTES);
     w->account = NULL;
-    scribbler_stop(w->ledger);
+    ledger_leave(w->ledger);
     if (w->ledger)
         (void)munmap(w->ledger, LEDGER_BYTES);
     w->ledger = NULL;
@@ -353,7 +248,7 @@ static void worker_says(struct worker_end *w, struct input *in)
         else if (what < 70)
             account_scribble(w, in);
         else
-            ledger_scribble(w, in);
+            ledger_scribble(w->ledger, in);
         return;
     }
     m.msg.id = how;
@@ -558,8 +453,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     text_copy(config.socket_group, sizeof(config.socket_group), "");
     log_open("broker", (enum log_level)log_level_by_name(config.log_level), LOG_FORMAT_TEXT);
     (void)signal(SIGPIPE, SIG_IGN); /* as in the daemon */
-    pthread_t thread;
-    FUZZ_CHECK(pthread_create(&thread, NULL, scribble, NULL) == 0 && pthread_detach(thread) == 0);
+    ledgers_begin();
     return 0;
 }
 

@@ -9,12 +9,6 @@
 
 #define VALUES_MAX (2 * CODE_INSTRUCTIONS_MAX)
 
-/* A group that is one step with its sum: the sum's operation, the all_gather behind it (-1: the sum is an all_reduce), and the value that all ranks
- * get. */
-struct group_shape {
-    int32_t head, gather, result;
-};
-
 struct maker {
     struct stepping *s;
     struct program_step *step;
@@ -43,114 +37,6 @@ struct maker {
 struct sum_places {
     struct step_place in, out;
 };
-
-/* ---- which groups ---- */
-
-static bool in_group(const struct program *p, int32_t node, int32_t group)
-{
-    return p->nodes[node].statement >= 0 && p->nodes[p->nodes[node].statement].group == group;
-}
-
-/* Whether a group of operations [begin, end) is one step with its sum: reduce_scatter, what works on slices, and one all_gather; or all_reduce and what
- * makes one value of it. */
-static bool group_find(const struct program *p, int32_t begin, int32_t end, struct group_shape *out)
-{
-    *out = (struct group_shape){-1, -1, -1};
-    for (int32_t i = begin; i < end; i++) {
-        const struct node *n = &p->nodes[i];
-        const bool sums = n->op == OP_REDUCE_SCATTER || n->op == OP_ALL_REDUCE;
-        if (n->value.table == TABLE_OF_TENSORS && n->op != OP_PARAMETER)
-            return false;
-        if (sums && out->head < 0)
-            out->head = i;
-        else if (n->op == OP_ALL_GATHER && out->gather < 0)
-            out->gather = i;
-        else if (node_spec(n)->kind != OPERATION_POINT && n->op != OP_UPDATE && node_spec(n)->kind != OPERATION_LEAF)
-            return false;
-    }
-    if (out->head < 0)
-        return false;
-    const struct node *head = &p->nodes[out->head];
-    const struct value *v = &head->value;
-    const bool scatters = head->op == OP_REDUCE_SCATTER;
-    if (scatters != (out->gather >= 0) || (scatters && v->sliced != 0) ||
-        in_group(p, head->arg[0], p->nodes[head->statement].group) || (p->nodes[head->arg[0]].op == OP_AS_LOCAL))
-        return false;
-    return !scatters || in_group(p, p->nodes[out->gather].arg[0], p->nodes[head->statement].group);
-}
-
-/* The one value of a group with an all_reduce that something else needs; -1: there are several. */
-static int32_t sink_find(const struct program *p, int32_t begin, int32_t end)
-{
-    int32_t sink = -1;
-    const int32_t group = p->nodes[p->nodes[begin].statement].group;
-
-    for (int32_t i = begin; i < (int32_t)p->nnodes; i++) {
-        const struct node *n = &p->nodes[i];
-        if (i < end && n->op == OP_UPDATE) {
-            if ((sink >= 0 && sink != n->arg[0]) || !in_group(p, n->arg[0], group))
-                return -1;
-            sink = n->arg[0];
-        }
-        for (int a = 0; i >= end && a < node_spec(n)->arguments; a++) {
-            if (!in_group(p, n->arg[a], group) || p->nodes[n->arg[a]].value.dtype == DTYPE_PLAIN)
-                continue;
-            if (sink >= 0 && sink != n->arg[a])
-                return -1;
-            sink = n->arg[a];
-        }
-    }
-    return sink;
-}
-
-/* Statements of a group with a reduce_scatter are slices of the sum's shape, but for what is gathered. */
-static bool slices_check(const struct program *p, int32_t begin, int32_t end, const struct group_shape *g)
-{
-    const struct value *v = &p->nodes[g->head].value;
-
-    for (int32_t i = begin; i < end; i++) {
-        const struct node *n = &p->nodes[i];
-        if (!node_is_statement(n) || i == g->gather || n->value.dtype == DTYPE_PLAIN ||
-            (n->op == OP_UPDATE && n->arg[0] == g->gather))
-            continue;
-        if (n->value.layout != LAYOUT_SLICED || n->value.sliced != 0 || n->value.ndim != v->ndim ||
-            memcmp(n->value.shape, v->shape, (size_t)v->ndim * sizeof(*v->shape)) != 0)
-            return false;
-    }
-    return true;
-}
-
-static bool group_is_step(const struct program *p, int32_t begin, int32_t end, struct group_shape *g)
-{
-    if (!group_find(p, begin, end, g))
-        return false;
-    if (g->gather >= 0) {
-        g->result = p->nodes[g->gather].arg[0];
-        return slices_check(p, begin, end, g);
-    }
-    g->result = sink_find(p, begin, end);
-    if (g->result < 0)
-        return false;
-    const struct value *v = &p->nodes[g->result].value, *w = &p->nodes[g->head].value;
-    const struct node *root = &p->nodes[p->nodes[g->result].statement];
-    return v->dtype != DTYPE_BOOL && v->layout == w->layout && v->ndim == w->ndim &&
-           memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof(*v->shape)) == 0 &&
-           (node_is_statement(&p->nodes[g->result]) || root->arg[0] == g->result);
-}
-
-void groups_choose(struct stepping *s)
-{
-    const struct program *p = s->p;
-
-    for (int32_t i = 0, end; i < (int32_t)p->nnodes; i = end) {
-        struct group_shape g;
-        const int32_t unit = step_unit_of(p, i);
-        for (end = i + 1; end < (int32_t)p->nnodes && step_unit_of(p, end) == unit;)
-            end++;
-        if (unit >= (int32_t)p->nnodes && (group_is_step(p, i, end, &g) || product_is_group(s, i, end)))
-            memset(s->fused + i, 1, (size_t)(end - i));
-    }
-}
 
 /* ---- operands ---- */
 
@@ -571,6 +457,18 @@ static int code_fill(struct maker *m, int32_t begin, int32_t end, const struct g
     return words_write(m, m->reduces ? m->place[result] : CODE_NO_RESULT);
 }
 
+/* Operations that only say what another step has stored for them need no step. */
+static bool is_needed(const struct stepping *s, int32_t begin, int32_t end)
+{
+    for (int32_t i = begin; i < end; i++) {
+        const struct node *n = &s->p->nodes[i];
+        if (n->op == OP_UPDATE ? !s->stored[i]
+                               : node_is_sum(n) || (node_spec(n)->kind == OPERATION_POINT && n->value.dtype != DTYPE_PLAIN))
+            return true;
+    }
+    return false;
+}
+
 int code_make(struct stepping *s, int32_t begin, int32_t end)
 {
     struct group_shape g = {-1, -1, -1};
@@ -582,16 +480,10 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
             root = s->domain[i];
     const struct value *v = &s->p->nodes[root].value;
 
-    bool any = false; /* a statement that stores what another step has stored for it */
-    for (int32_t i = begin; i < end; i++)
-        any |= reduces ||
-               (s->p->nodes[i].op != OP_UPDATE && node_spec(&s->p->nodes[i])->kind == OPERATION_POINT &&
-                s->p->nodes[i].value.dtype != DTYPE_PLAIN) ||
-               node_is_sum(&s->p->nodes[i]) || (s->p->nodes[i].op == OP_UPDATE && !s->stored[i]);
     for (int32_t i = begin; i < end; i++)
         if (s->p->nodes[i].op == OP_UPDATE)
             s->place[i] = (struct step_place){.kind = PLACE_PARAMETER, .index = s->p->nodes[i].parameter};
-    if (!any)
+    if (!reduces && !is_needed(s, begin, end))
         return 0;
     struct sum_places places = {.in.kind = PLACE_NONE};
     if (reduces && sum_places(s, &g, &places))

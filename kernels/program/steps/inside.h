@@ -86,8 +86,20 @@ bool node_is_sum(const struct node *n);
 int sum_plan(struct stepping *s, int32_t node, struct sum_plan *out);
 int sum_end(struct stepping *s, const struct sum_plan *sum); /* adds the steps behind that */
 
-/* Marks the operations of groups that are one step with the sum over the ranks (fused). */
+/* ---- groups.c ---- */
+
+/* A group that is one step with its sum: the sum's operation, the all_gather behind it (-1: the sum is an all_reduce), and the value that all ranks
+ * get. */
+struct group_shape {
+    int32_t head, gather, result;
+};
+/* Whether the operations [begin, end) are such a group: *out. */
+bool group_is_step(const struct program *p, int32_t begin, int32_t end, struct group_shape *out);
+/* Marks the operations of groups that are one step with the sum over the ranks, or with their product (fused). */
 void groups_choose(struct stepping *s);
+
+/* ---- code_make.c ---- */
+
 /* Makes the step of operations [begin, end), which are pointwise, or of such a group. */
 int code_make(struct stepping *s, int32_t begin, int32_t end);
 
