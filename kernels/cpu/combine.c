@@ -8,6 +8,7 @@
 #include "kernels/cpu/combine.h"
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -72,6 +73,18 @@ void combine_convert(void *dst, enum fcc_dtype to, const void *src, enum fcc_dty
         dtype_from_f32(dst, src, to, n);
 }
 
+/* Whether out can take what has been combined so far, while terms behind the second are still to be read: it is none of these. The first two are read
+ * element by element before the same element is stored, so out may be one of them. */
+static bool can_gather(const unsigned char *out, const unsigned char *const terms[], int nterms, size_t bytes)
+{
+    for (int t = 0; t < nterms; t++) {
+        const uintptr_t apart = out < terms[t] ? (uintptr_t)terms[t] - (uintptr_t)out : (uintptr_t)out - (uintptr_t)terms[t];
+        if (apart < bytes && (apart || t > 1 || nterms == 1))
+            return false;
+    }
+    return true;
+}
+
 void combine(enum fcc_reduction reduction, enum fcc_dtype from, enum fcc_dtype sum, const unsigned char *const terms[],
              int nterms, size_t n, void *out)
 {
@@ -79,7 +92,8 @@ void combine(enum fcc_reduction reduction, enum fcc_dtype from, enum fcc_dtype s
     combine_block *add = blocks[sum][reduction];
     size_t bytes = n * dtype_size(sum);
     bool whole = n == COMBINE_BLOCK;
-    void *total = whole ? out : block; /* less than a block is padded: out has no room */
+    /* less than a block is padded: out has no room */
+    void *total = whole && (sum != from || can_gather(out, terms, nterms, bytes)) ? out : block;
 
     assert(add && n > 0 && n <= COMBINE_BLOCK);
     if (!whole) {
@@ -90,14 +104,14 @@ void combine(enum fcc_reduction reduction, enum fcc_dtype from, enum fcc_dtype s
         add(total, terms[0], terms[1]);
         for (int t = 2; t < nterms; t++)
             add(total, total, terms[t]);
-        return;
+    } else {
+        combine_convert(total, sum, terms[0], from, n);
+        for (int t = 1; t < nterms; t++) {
+            combine_convert(term, sum, terms[t], from, n);
+            add(total, total, term);
+        }
     }
-    combine_convert(total, sum, terms[0], from, n);
-    for (int t = 1; t < nterms; t++) {
-        combine_convert(term, sum, terms[t], from, n);
-        add(total, total, term);
-    }
-    if (!whole)
+    if (total != out)
         memcpy(out, block, bytes);
 }
 

@@ -13,8 +13,8 @@
 #define COMBINE_BLOCK_BYTES 4096 /* of the largest dtype */
 
 /* out = terms[0], combined with terms[1], then with terms[2], ...: n elements, 1 to COMBINE_BLOCK. The terms are of dtype `from`; out is of
- * dtype `sum`, in which they are combined: the same, or f32 for f16 and bf16. out has room for COMBINE_BLOCK elements, is aligned to 64
- * bytes, and is none of the terms. FCC_AVERAGE adds up. The reduction is one of the dtype's. */
+ * dtype `sum`, in which they are combined: the same, or f32 for f16 and bf16. out is aligned to its elements; if the dtypes
+ * are the same it may be a term, or overlap some. FCC_AVERAGE adds up. The reduction is one of the dtype's. */
 void combine(enum fcc_reduction reduction, enum fcc_dtype from, enum fcc_dtype sum, const unsigned char *const terms[],
              int nterms, size_t n, void *out);
 

@@ -108,11 +108,15 @@ static void reduce_piece(const struct run *run, const struct reduce_layout *l, c
 {
     const unsigned char *terms[FCC_MAX_RANKS];
     int nterms = node_terms(run, l, s, at * sizeof(float), terms);
+    const unsigned char *here = sum;
 
-    add_in_order(sum, terms, nterms, n);
+    if (nterms == 1 && l->nnodes > 1)
+        here = terms[0]; /* the only one is read where it lies */
+    else
+        add_in_order(sum, terms, nterms, n);
     if (l->nnodes == 1)
         return;
-    nodes_terms(run, l, s, at * sizeof(float), sum, terms);
+    nodes_terms(run, l, s, at * sizeof(float), here, terms);
     add_in_order(sum, terms, l->nnodes, n);
 }
 
@@ -139,15 +143,19 @@ static void vector_combine(const struct run *run, const struct slice *s, const s
     }
     bool last = l->nnodes == 1 || in_node;
     int here = node_terms(run, l, s, byte, terms);
+    const unsigned char *sum_here = own;
     for (int i = 0; i < here; i++) {
         int r = l->member[l->first[l->node[run->rank]] + i];
         if (cpu_vector_read(run, r))
             terms[i] = run->args[r].tensors[FCC_VECTOR_IN].data + (uint64_t)(piece->at + at) * dtype_size(p->dtype);
     }
-    combine(reduction, dtype, dtype, terms, here, n, last ? sum : own);
+    if (here == 1 && !last)
+        sum_here = terms[0]; /* the only one is read where it lies */
+    else
+        combine(reduction, dtype, dtype, terms, here, n, last ? sum : own);
     if (last)
         return;
-    nodes_terms(run, l, s, byte, own, terms);
+    nodes_terms(run, l, s, byte, sum_here, terms);
     combine(reduction, dtype, dtype, terms, l->nnodes, n, sum);
 }
 
@@ -224,6 +232,26 @@ static void step_reduce(const struct run *run, const struct slice *s)
     }
 }
 
+/* The rank whose result alone gets the slice's elements from this one, as they are combined. -1: there are several, or none, or something is done with
+ * the sums before they are stored. */
+static int sole_result(const struct run *run, const struct slice *s, const struct tile_stages *stages)
+{
+    const struct problem *p = run->problem;
+    int sole = -1;
+
+    if (s->kind == SLICE_REDUCE_NODE || p->dim[DIM_REDUCTION] == FCC_AVERAGE || stages ||
+        p->dtype != vector_sum_dtype(p->dtype))
+        return -1;
+    for (int r = 0; r < p->nranks; r++) {
+        if (!plan_reaches(run->plan, s->dst, r) || is_sent(run, s, r))
+            continue;
+        if (sole >= 0)
+            return -1;
+        sole = r;
+    }
+    return sole;
+}
+
 /* REDUCE: rounds the combined elements and stores them into the results. REDUCE_NODE: puts them to the owner. */
 static void vector_reduce(const struct run *run, const struct slice *s)
 {
@@ -235,10 +263,13 @@ static void vector_reduce(const struct run *run, const struct slice *s)
     bool in_node = s->kind == SLICE_REDUCE_NODE;
     struct tile_stages room;
     const struct tile_stages *stages = tile_stages_at(run, &(struct slice){.row = 0}, &room); /* of the whole matrix */
+    const int sole = sole_result(run, s, stages);
 
     for (int64_t at = 0; at < piece.count; at += (int64_t)n) {
         n = piece.count - at < COMBINE_BLOCK ? (size_t)(piece.count - at) : COMBINE_BLOCK;
-        vector_combine(run, s, &piece, at, n, in_node, sum);
+        vector_combine(run, s, &piece, at, n, in_node, sole < 0 ? sum : vector_result(run, sole, piece.at + at));
+        if (sole >= 0)
+            continue;
         if (in_node) {
             memcpy(partial_at(run, run->plan->layout, s) + (uint64_t)at * sum_size, sum, n * sum_size);
             continue;

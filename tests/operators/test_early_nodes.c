@@ -17,7 +17,7 @@ static const int64_t lengths[LENGTHS] = {6, 1002, 16386, 32766, 90000};
 
 static int nranks;
 
-enum what { ALL_GATHER, ALL_REDUCE, BROADCAST, GATHER, WHATS };
+enum what { ALL_GATHER, ALL_REDUCE, BROADCAST, GATHER, REDUCE, REDUCE_SCATTER, WHATS };
 
 /* A round, as one rank comes to it. */
 struct round {
@@ -81,7 +81,8 @@ static int run(const struct rank_state *s, const struct round *r, int rank, int6
 {
     static const struct fcc_tensor none;
     struct fcc_tensor in = fcc_tensor_1d(s->in[r->in], 0, FCC_F32, r->what == ALL_GATHER || r->what == GATHER ? n / nranks : n);
-    struct fcc_tensor out = fcc_tensor_1d(s->out[r->out], (uint64_t)r->at * sizeof(float), FCC_F32, n);
+    struct fcc_tensor out =
+        fcc_tensor_1d(s->out[r->out], (uint64_t)r->at * sizeof(float), FCC_F32, r->what == REDUCE_SCATTER ? n / nranks : n);
 
     if (r->in_place)
         in = out;
@@ -93,21 +94,34 @@ static int run(const struct rank_state *s, const struct round *r, int rank, int6
     case BROADCAST:
         return fcc_broadcast(s->comm,
                              &(struct fcc_broadcast_args){.in = r->root == rank ? in : none, .out = out, .root = r->root});
+    case REDUCE:
+        return fcc_reduce(s->comm, &(struct fcc_reduce_args){.in = in, .out = r->root == rank ? out : none, .root = r->root});
+    case REDUCE_SCATTER:
+        return fcc_reduce_scatter(s->comm, &(struct fcc_reduce_scatter_args){.in = in, .out = out});
     default:
         return fcc_gather(s->comm, &(struct fcc_gather_args){.in = in, .out = r->root == rank ? out : none, .root = r->root});
     }
 }
 
-static float expected(const struct round *r, int number, int64_t i)
+static float sum_of(int number, int64_t i)
+{
+    float sum = 0;
+
+    for (int rank = 0; rank < nranks; rank++)
+        sum += value_of(number, rank, i);
+    return sum;
+}
+
+static float expected(const struct round *r, int number, int rank, int64_t i)
 {
     int64_t part = r->n / nranks;
-    float sum = 0;
 
     switch (r->what) {
     case ALL_REDUCE:
-        for (int rank = 0; rank < nranks; rank++)
-            sum += value_of(number, rank, i);
-        return sum;
+    case REDUCE:
+        return sum_of(number, i);
+    case REDUCE_SCATTER:
+        return sum_of(number, rank * part + i);
     case BROADCAST:
         return value_of(number, (int)r->root, i);
     default:
@@ -117,13 +131,14 @@ static float expected(const struct round *r, int number, int64_t i)
 
 static void result_check(const struct rank_state *s, const struct round *r, int number, int rank)
 {
-    bool has_result = r->what != GATHER || r->root == rank;
+    bool has_result = (r->what != GATHER && r->what != REDUCE) || r->root == rank;
+    int64_t length = r->what == REDUCE_SCATTER ? r->n / nranks : r->n;
 
     for (int b = 0; b < 2; b++) {
         const float *out = fcc_buffer_data(s->out[b]);
         for (int64_t i = 0; i < ROOM; i++) {
-            bool is_result = has_result && b == r->out && i >= r->at && i < r->at + r->n;
-            float should = is_result ? expected(r, number, i - r->at) : -1;
+            bool is_result = has_result && b == r->out && i >= r->at && i < r->at + length;
+            float should = is_result ? expected(r, number, rank, i - r->at) : -1;
             if (out[i] != should)
                 check_failed(__FILE__, __LINE__, "rank %d, round %d (%d of %lld): out[%d][%lld] is %g, expected %g", rank,
                              number, r->what, (long long)r->n, b, (long long)i, (double)out[i], (double)should);
@@ -206,6 +221,7 @@ static void ahead_rank(int rank, const struct ranks *all, void *argument)
     (void)argument;
     state_open(&s, all, rank);
     for (int number = 0; number < ROUNDS; number++) {
+        r.what = number / 50 % 2 ? REDUCE : GATHER;
         r.root = number / 100 % nranks;
         input_fill(&s, &r, number, rank);
         if (rank == r.root && number % 16 == 0)

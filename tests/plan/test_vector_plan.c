@@ -105,6 +105,19 @@ static void expect_whole(const struct test_case *c, int rank)
         EXPECT(put[q] == all);
 }
 
+/* Over nodes, of the sums that one rank gets, that rank and the owner's node hear, and nobody else, whatever the route: each word costs a message. */
+static void expect_word(const struct test_case *c, int owner, const struct slice *s)
+{
+    const struct plan *plan = c->plans[owner];
+    const int32_t *node_of = c->problem->node_of;
+
+    if (plan->schedule.target != PLAN_CPU || !plan_is_over_nodes(c->problem) || vector_receiver(c->problem, owner) < 0)
+        return;
+    for (int q = 0; q < c->problem->nranks; q++)
+        EXPECT(plan_reaches(plan, plan->groups[s->group].dst, q) ==
+               (q == vector_receiver(c->problem, owner) || node_of[q] == node_of[owner]));
+}
+
 /* Each owner reduces its chunk, whole, for whom it is. */
 static void expect_reduces(const struct test_case *c)
 {
@@ -127,6 +140,7 @@ static void expect_reduces(const struct test_case *c)
             if (s->kind != SLICE_REDUCE)
                 continue;
             EXPECT(receiver < 0 || s->dst == receiver);
+            expect_word(c, r, s);
             done += elements_of(p, s, columns[r], elements[r + 1] - elements[r]);
         }
         EXPECT(done == elements[r + 1] - elements[r]);

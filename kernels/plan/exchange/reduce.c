@@ -11,7 +11,8 @@
  *      once, and stored into every rank's y; then the tile's result flag is raised at every rank.
  *   3. wait for all tiles' result flags.
  * ReduceScatter: chunks are the ranks' rows, and tiles all columns of some of these; 2 stores a sum into the owner's result alone, and one flag
- * of each rank says that it has added up all of its tiles: so its receive slots, and a deputy's, may be used again.
+ * of each rank says that it has added up all of its tiles: so its receive slots, and a deputy's, may be used again. (On cores over nodes only
+ * who waits for that hears it: hears_of() in reduce_nodes.c.)
  * A small all_reduce of ranks that are alone on their nodes: each rank puts its vector to all others, and reduces all of it (reduce_is_by_all()).
  * Sequential: all partial sums into the rank's own staging memory, then each is put into its owner's slot, then 2 and 3.
  * Over nodes with several ranks, partial sums are added inside each node first: reduce_nodes.c, which makes the plans.

@@ -87,12 +87,19 @@ enum { SET_RESULTS, SET_FORWARD };
 
 /* Whether a rank waits for the word that an owner, whose results one rank gets, has added its tiles up. Who gets them does, and the ranks of the
  * owner's node, of which it may read the inputs. Elsewhere nobody has to: what a rank has sent is out of its memory when its operator ends, and its next
- * operator begins when this one has ended on all nodes. (On GPUs all do: their waits are divided otherwise.) */
+ * operator begins when this one has ended on all nodes. (On GPUs all do: their waits are divided otherwise.) The nodes are the problem's: a flat layout
+ * has one, wherever its ranks are. */
 static bool hears_of(const struct maker *m, int rank, int owner, int receiver)
 {
-    const struct reduce_layout *l = m->l;
+    const int32_t *node_of = m->problem->node_of;
 
-    return m->b->plan->schedule.target != PLAN_CPU || rank == receiver || l->node[rank] == l->node[owner];
+    return m->b->plan->schedule.target != PLAN_CPU || rank == receiver || node_of[rank] == node_of[owner];
+}
+
+/* Whether the ranks that hear of this one's results are a set of their own, although one rank gets these. */
+static bool some_hear(const struct maker *m)
+{
+    return m->receiver >= 0 && m->b->plan->schedule.target == PLAN_CPU && plan_is_over_nodes(m->problem);
 }
 
 /* A slice for tile t of an owner's chunk. */
@@ -266,7 +273,7 @@ static void add_reduces(const struct maker *m)
 
     add_level(m, LEVEL_REDUCE, 0);
     if (m->receiver >= 0 && l->tiles[m->rank] < l->tiles[m->rank + 1])
-        group = plan_add_group(m->b, m->b->plan->schedule.target == PLAN_CPU ? dst : SLICE_DST_ALL,
+        group = plan_add_group(m->b, some_hear(m) ? SLICE_DST_SET + SET_RESULTS : SLICE_DST_ALL,
                                (uint32_t)(m->results + l->tiles[m->rank]));
     dst = m->receiver >= 0 ? (unsigned)m->receiver : dst;
     m->b->plan->start_level = m->b->plan->nlevels - 1;
@@ -353,6 +360,8 @@ static void sets_make(const struct maker *m)
     for (int r = 0; m->receiver >= 0 && r < plan->nranks; r++)
         if (hears_of(m, r, m->rank, m->receiver))
             plan_set_add(plan, SET_RESULTS, r);
+    if (l->nnodes == 1)
+        return;
     for (int j = 0; m->receiver < 0 && j < l->nnodes; j++)
         plan_set_add(plan, SET_RESULTS, reduce_deputy(l, m->rank, j));
     for (int i = 0; i < l->size[m->node]; i++) {
@@ -397,7 +406,7 @@ void reduce_flags_plan(const struct problem *problem, int rank, struct plan_buil
     if (b->sizes_only)
         return;
     plan_destination_order(problem, rank, order);
-    if (l->nnodes > 1)
+    if (l->nnodes > 1 || some_hear(&m))
         sets_make(&m);
     if ((kind == FCC_SCHEDULE_SEQUENTIAL || kind == FCC_SCHEDULE_COMPUTE_ONLY) && l->ntiles > 0) {
         add_computes(&m, order);
