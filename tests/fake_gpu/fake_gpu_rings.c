@@ -272,15 +272,17 @@ static bool gets_find(struct rings_run *run)
     const struct gpu_collective *w = run->what;
     const uint32_t rank = run->rings->rank;
     struct rings_failure why = {.why = RINGS_WELL, .rank = rank, .by = rank, .mine = header_make(run, rank)};
+    const bool moves_nothing = w->op == FCC_PROGRAM_STEP; /* ranks compare what they are about to run: `own` is no length */
     int64_t at = 0, own_at = 0;
 
     for (uint32_t r = 0; r < run->rings->nranks; r++) {
         const bool from_root = w->in_share == VECTOR_ROOT;
         own_at += r < rank ? run->other[r] : 0;
         run->get_at[r] = from_root ? 0 : at;
-        run->get[r] = from_root ? (r == w->root ? w->out_elements : 0)
-                      : !w->rows && (w->in_share == VECTOR_COUNTED || rings_gets_all(run, rank)) ? run->other[r]
-                                                                                                 : 0;
+        run->get[r] = moves_nothing                                                ? 0
+                      : from_root                                                  ? (r == w->root ? w->out_elements : 0)
+                      : w->in_share == VECTOR_COUNTED || rings_gets_all(run, rank) ? run->other[r]
+                                                                                   : 0;
         at += run->other[r];
     }
     why.theirs.own = (uint64_t)at;
