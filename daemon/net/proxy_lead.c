@@ -115,7 +115,7 @@ int proxy_rest_fd(const struct proxy *p)
  * where a link waits for room. What is not asked for is not lost: epoll keeps it, and whoever sleeps until its descriptor is readable is woken by it.
  */
 #define PROXY_AT_ONCE 2u    /* the most connections that are read at once */
-#define PROXY_LOOK_NS 20000 /* how long epoll may wait */
+#define PROXY_LOOK_NS 100000 /* how long epoll may wait */
 
 static bool links_are_blocked(const struct proxy *p)
 {

@@ -44,7 +44,7 @@
 #include "proto/base/timeslice.h"
 #include "proto/session.h"
 
-#define SOCKETS_EVERY_NS 50000 /* while rings are busy, sockets and timers are served this often */
+#define SOCKETS_EVERY_NS 100000 /* while rings are busy, sockets and timers are served this often */
 
 /* ---- the end ---- */
 
