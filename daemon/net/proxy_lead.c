@@ -114,7 +114,7 @@ int proxy_rest_fd(const struct proxy *p)
  * to ask epoll whether there is anything, and spares that where there is. So it is read in each turn, and epoll is asked every PROXY_LOOK_NS, or at once
  * where a link waits for room. What is not asked for is not lost: epoll keeps it, and whoever sleeps until its descriptor is readable is woken by it.
  */
-#define PROXY_AT_ONCE 2u    /* the most connections that are read at once */
+#define PROXY_AT_ONCE 2u     /* the most connections that are read at once */
 #define PROXY_LOOK_NS 100000 /* how long epoll may wait */
 
 static bool links_are_blocked(const struct proxy *p)
