@@ -135,7 +135,7 @@ def kinds_rank(comm):
             (lambda: tracker.store(x, [to], 0), "to: list"), (lambda: tracker.store(torch.zeros(4, device="meta"), to, 0), "source: torch.strided on meta: allowed are dense tensors on cpu"),
             (lambda: fcc.output_map(3, comm), "output_map: pieces: 3: allowed is a list of (tensor, rank)"), (lambda: fcc.output_map([x], comm), "allowed is a list of (tensor, rank)"),
             (lambda: fcc.output_map([(3, 0)], comm), "output_map: pieces[0]: int: allowed are tensors"), (lambda: fcc.output_map([(x, "0")], comm), "output_map: pieces[0]: rank: str '0'"),
-            (lambda: fcc.map_parts("1", 2, 2, comm=comm), "map_parts: parts '1', rows 2, cols 2: allowed are 1 and more"), (lambda: fcc.map_parts(1, 2, 2, "f32", comm), "map_parts: dtype: 'f32'"),
+            (lambda: fcc.map_parts("1", 2, 2, comm=comm), "map_parts: parts '1', rows 2, cols 2: allowed are 1 to 2147483647"), (lambda: fcc.map_parts(1, 2, 2, "f32", comm), "map_parts: dtype: 'f32'"),
             (lambda: fcc.RingReduceScatter(3, 4, 4, comm=comm), "RingReduceScatter: product: int 3: allowed is a function"),
             (lambda: fcc.RingReduceScatter(product, "4", 4, comm=comm), "rows '4', columns 4: allowed are whole numbers"),
             (lambda: fcc.RingAllGather(product, 4, 4.5, comm=comm), "rows 4, columns 4.5: allowed are whole numbers"), (lambda: fcc.RingAllGather(product, [4, None], 4, comm=comm), "rows [4, None]"),
