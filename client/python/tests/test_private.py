@@ -37,7 +37,7 @@ def nobody_listens():
 def _main(channel, environment, folder, function, arguments):
     with open(folder / "stderr", "ab", buffering=0) as said:
         os.dup2(said.fileno(), 2)
-    for name in ("FCCD_SOCKET", "FCCD_JOB"):
+    for name in ("FCCD_SOCKET", "FCCD_JOB", "FCCD_BINARY"):
         os.environ.pop(name, None)
     os.environ.update(environment)
     torch.set_num_threads(1)
