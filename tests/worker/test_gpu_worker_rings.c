@@ -65,7 +65,8 @@ static void buffers_rank(int rank, const struct ranks *all, void *argument)
     sum = sum_args(&r, 1024);
     sum.in = fcc_tensor_1d(freed, 0, FCC_F32, 1024);
     fcc_buffer_free(freed);
-    FAILS(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), -ENOENT, "in: its buffer is not there, or not on this rank's GPU");
+    FAILS(fcc_all_reduce_enqueue(r.comm, &sum, r.stream, NULL), -ENOENT,
+          "in: its buffer is not there, or not on this rank's GPU");
     refused_by_all(&r);
     sum_works(&r, FEW, 3);
     own_close(&r, context);
