@@ -132,16 +132,16 @@ static bool launched_text(const struct plan_options *o, char text[LAUNCHED_TEXT]
     const char *why = size != 2                  ? "that is for f16 and bf16"
                       : row % 8                  ? (gathers ? "K is no multiple of 8" : "N is no multiple of 8")
                       : !tiles_can(m, row, size) ? "there is nothing to multiply"
-                      : !tiles_pay(m, bytes)     ? "M is less than 512, or less than 1 MiB goes to the other rank"
-                                                 : NULL;
+                      : !tiles_pay(m, bytes, !gathers && !op_scatters_rows(s->spec->number))
+                          ? "M is less than 512, or little goes to the other rank"
+                          : NULL;
 
     if (o->device != PLAN_GPU || s->nranks != 2 || o->nodes != 1 || s->spec->compute != COMPUTE_GEMM ||
         s->spec->exchange == EXCHANGE_PUT || o->schedule)
         return false;
     if (!why)
-        (void)snprintf(text, LAUNCHED_TEXT,
-                       "in pieces by cuBLAS; with FCC_FUSED=auto by tiles of %u x %" PRIu32 " on H100 and H200", TILES_ROWS,
-                       tiles_columns(m, s->n));
+        (void)snprintf(text, LAUNCHED_TEXT, "by tiles of %u x %" PRIu32 " on H100 and H200, elsewhere in pieces by cuBLAS",
+                       TILES_ROWS, tiles_columns(m / 2, m - m / 2, s->n));
     else
         (void)snprintf(text, LAUNCHED_TEXT, "in pieces by cuBLAS, not by tiles: %s", why);
     return true;

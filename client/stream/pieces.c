@@ -89,7 +89,7 @@ static enum pieces_way way_of(struct fcc_comm *comm, const struct rings_pieces *
     if (comm->nranks != 2 || schedule == FCC_SCHEDULE_SEQUENTIAL)
         return PIECES_SEQUENCE;
     if (level >= PIECES_HOPPER && tiles_can(what->m, row, dtype_size((enum fcc_dtype)what->dtype)) &&
-        (level == PIECES_WISH || tiles_pay(what->m, bytes)))
+        (level == PIECES_WISH || tiles_pay(what->m, bytes, !what->gathers && !what->scatters)))
         return PIECES_TILES;
     return schedule == FCC_SCHEDULE_FUSED || rings_pieces_suit((uint32_t)comm->nranks, bytes) ? PIECES_BESIDE : PIECES_SEQUENCE;
 }
@@ -160,6 +160,7 @@ int pieces_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *
     pieces_fill(comm, &found, &what);
     const uint32_t schedule = options_of(op, args) & ~FCC_SCHEDULE_ANY_ORDER;
     what.sequential = way_of(comm, &what, schedule);
+    what.by_library = rings_pieces_level(comm) != PIECES_WISH;
     if (sizes_check(comm, &what, &why))
         return product_refuse(comm, op, &why, stream);
     for (int i = 0; i < op->ntensors; i++)

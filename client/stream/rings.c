@@ -40,7 +40,7 @@ static bool library_is_there(struct fcc_comm *comm)
 static enum pieces_level pieces_level(struct fcc_comm *comm)
 {
     const char *wish = getenv(FUSED_VARIABLE);
-    const bool always = wish && !strcmp(wish, "tiles"), choose = wish && !strcmp(wish, "auto");
+    const bool always = wish && !strcmp(wish, "tiles"), choose = !wish || !strcmp(wish, "auto");
     int before = 0, major = 0;
 
     if (!library_is_there(comm))
@@ -62,7 +62,11 @@ static int rings_prepare(struct fcc_comm *comm)
     } ask = {.msg = {.op = FCC_RINGS, .nattrs = 2},
              .library = {(int64_t)((uint64_t)FCC_ATTR_LIBRARY << 32 | 1), pieces_level(comm)}};
     static_assert(offsetof(__typeof__(ask), library) == sizeof(struct fcc_submit), "attributes follow");
+    const char *wish = getenv(FUSED_VARIABLE);
 
+    if (wish && strcmp(wish, "auto") != 0 && strcmp(wish, "tiles") != 0 && strcmp(wish, "pieces") != 0)
+        return last_error_set(-EINVAL, "rank %d: " FUSED_VARIABLE "=%.40s: allowed are auto, tiles and pieces", comm->rank,
+                              wish);
     return comm_prepare(comm, &ask.msg, sizeof(ask), NULL, &(struct prepared_buffers){.result = NULL}, &comm->rings);
 }
 

@@ -146,6 +146,8 @@ struct rings_pieces {
     uint32_t sequential; /* enum pieces_way (device/tiles/tiles_order.h), the same on all ranks */
     uint32_t gathers;    /* 1: a has rows[rank] rows, and c m */
     uint32_t scatters;   /* 1: a has m rows, and c rows[rank]. Neither: both have m */
+    uint32_t by_library; /* 1: of what is gathered by tiles, this rank may multiply by the library instead; of no concern to other ranks */
+    uint32_t reserved;
     int64_t m, n, k;     /* of sums k, of what is gathered n is this rank's */
     uint64_t a, b, c, gathered;
     int64_t a_stride, b_stride, c_stride, gathered_stride;

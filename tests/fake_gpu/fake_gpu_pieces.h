@@ -148,8 +148,9 @@ static inline bool is_by_tiles(const struct piece_case *c, int nranks)
     const char *wish = getenv("FCC_FUSED");
 
     return nranks == 2 && (c->schedule & ~FCC_SCHEDULE_ANY_ORDER) != FCC_SCHEDULE_SEQUENTIAL &&
-           tiles_can(c->m, c->kind == GATHER ? c->k[0] : c->n[0], element_bytes(c->dtype)) && wish &&
-           (!strcmp(wish, "tiles") || (!strcmp(wish, "auto") && tiles_pay(c->m, piece_sent(c))));
+           tiles_can(c->m, c->kind == GATHER ? c->k[0] : c->n[0], element_bytes(c->dtype)) &&
+           ((wish && !strcmp(wish, "tiles")) ||
+            ((!wish || !strcmp(wish, "auto")) && tiles_pay(c->m, piece_sent(c), c->kind == SUM)));
 }
 
 /* By tiles, too, the owner of a row adds in f32 what the other rank has rounded. */

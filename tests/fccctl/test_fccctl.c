@@ -116,9 +116,9 @@ static void memory(void)
     CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", "256", "-n", "512", "-k", "64") == 0);
     CHECK(says("memory: 192 KiB of factors read, 512 KiB of sums and results read, 768 KiB written\n"));
     static const char *const launched[][2] = {
-        {"2048", "launched by the ranks: in pieces by cuBLAS; with FCC_FUSED=auto by tiles of 128 x 128 on H100 and H200\n"},
-        {"511", "launched by the ranks: in pieces by cuBLAS, not by tiles: M is less than 512, or less than 1 MiB goes to the "
-                "other rank\n"}};
+        {"2048", "launched by the ranks: by tiles of 128 x 128 on H100 and H200, elsewhere in pieces by cuBLAS\n"},
+        {"511", "launched by the ranks: in pieces by cuBLAS, not by tiles: M is less than 512, or little goes to the other "
+                "rank\n"}};
     for (int i = 0; i < 2; i++)
         CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", launched[i][0], "-n", "3072", "-k", "64", "--dtype", "bf16",
                      "--device", "gpu") == 0 &&

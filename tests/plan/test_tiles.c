@@ -72,7 +72,7 @@ struct side {
 
 static void side_open(struct side *s, int64_t theirs, int64_t own, int64_t n, uint32_t cols, uint32_t flows)
 {
-    *s = (struct side){.order = tiles_order_of(theirs, own, n, cols, TILES_BAND, flows)};
+    *s = (struct side){.order = tiles_order_of(theirs, own, n, (int64_t)draw(2) * 4096, cols, TILES_BAND, flows)};
     s->come = calloc(TILES_WORDS, sizeof(*s->come));
     s->used = calloc(TILES_WORDS, sizeof(*s->used));
     s->sent[0] = calloc(s->order.part[0].units + 1, 1);
@@ -237,9 +237,12 @@ static void gathered(void)
 {
     for (int i = 0; i < test_rounds(300); i++) {
         const int64_t own = (int64_t)draw(9000), theirs = (int64_t)draw(9000), n = 1 + (int64_t)draw(6000);
-        const struct tiles_order o = tiles_order_of(own, theirs, n, tiles_columns(own + theirs, n), TILES_GATHER_BAND, 0);
-        const int64_t each = tiles_come_rows(theirs), row = tiles_row(n);
+        const struct tiles_order o = tiles_order_of(own, theirs, n, 64, tiles_columns(own, theirs, n), TILES_GATHER_BAND, 0);
+        const int64_t row = tiles_row(n), each = tiles_come_rows(theirs, row), step = 2 * TILES_ROWS;
         covers(&o, n);
+        CHECK(each * row * 2 >= (int64_t)TILES_COME_BYTES &&
+              (each == step || (each - step) * row * 2 < (int64_t)TILES_COME_BYTES ||
+               (theirs + each - step - 1) / (each - step) > TILES_COME_MOST));
         CHECK(each % (2 * TILES_ROWS) == 0 && (theirs + each - 1) / each <= TILES_COME_MOST &&
               (theirs + each - 1) / each <= RINGS_PIECES_MOST);
         CHECK(row >= n && row < n + 8 && row % 8 == 0);
@@ -261,8 +264,18 @@ static void limits(void)
         for (int64_t run = 0; run < runs; run++)
             CHECK((uint64_t)(rows * (run + 1) / runs - rows * run / runs) * (uint64_t)row * 2 <= TILES_ARRIVALS_BYTES);
     }
-    CHECK(tiles_pay(1024, 4u << 20) && !tiles_pay(511, 4u << 20) && !tiles_pay(1024, 1000));
-    CHECK(tiles_columns(8192, 18432) == 256 && tiles_columns(512, 3072) == 128);
+    CHECK(tiles_pay(1024, 4u << 20, true) && !tiles_pay(511, 4u << 20, false) && !tiles_pay(1024, 1000, false));
+    CHECK(tiles_pay(1024, 2u << 20, false) && !tiles_pay(1024, 2u << 20, true));
+    CHECK(tiles_columns(4096, 4096, 18432) == 256 && tiles_columns(256, 256, 3072) == 128 &&
+          tiles_columns(544, 544, 13376) == 256);
+    for (uint32_t cols = 128; cols <= 256; cols += 128)
+        for (uint32_t flows = 1; flows <= 2; flows++) {
+            const struct tiles_order fit = tiles_order_of(2048, 2048, 12 * cols, 4096, cols, TILES_BAND, flows),
+                                     many = tiles_order_of(20000, 20000, 20480, 4096, cols, TILES_BAND, flows);
+            CHECK(fit.ahead == tiles_groups(&fit.part[0])); /* all of what is sent comes first */
+            CHECK(many.ahead == TILES_AHEAD);
+            CHECK(tiles_order_of(4096, 2048, 12 * cols, 64, cols, TILES_BAND, flows).ahead == TILES_AHEAD);
+        }
 }
 
 int main(void)

@@ -53,7 +53,7 @@ def steps_rank(comm, name, options):
     for i, state in want["state"].items():
         for key, value in state.items():
             if isinstance(value, torch.Tensor) and value.numel():
-                torch.testing.assert_close(found["state"][i][key].float(), value.float(), atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(found["state"][i][key].float().cpu(), value.float().cpu(), atol=1e-5, rtol=1e-5)  # "step" may be on either
     # each loads the other's, and goes on
     other, again = getattr(torch.optim, name)(theirs, **options), getattr(fcc.optim, name)(ours, **options, comm=comm)
     other.load_state_dict(copy.deepcopy(found))
@@ -386,6 +386,7 @@ def test_hostile(run_there):
 
 def short_rank(comm):
     """A rank without the memory for its state tells the others, and can go on with less."""
+    torch.set_default_device(comm.device)
     few = torch.nn.Parameter(torch.ones(4))
     o, big = fcc.optim.SGD([few], lr=1, momentum=0.9, comm=comm), torch.nn.Parameter(torch.ones(1 << 10))
     o.add_param_group({"params": [big]})
@@ -523,6 +524,7 @@ def joined_member(device="cpu"):
 
 def compiled_rank(comm):
     """In what torch.compile has compiled, as outside."""
+    torch.set_default_device(comm.device)
     p = torch.nn.Parameter(torch.ones(3))
     o = fcc.optim.SGD([p], lr=1, comm=comm)
 

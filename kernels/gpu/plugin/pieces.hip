@@ -358,7 +358,7 @@ int pieces_start(struct products *products, int gpu, const struct rings_call *ri
     c->in_elements = c->out_elements = what->gathers ? what->k : what->n;
     c->rows = (uint32_t)what->m;
     if (what->sequential == PIECES_TILES)
-        pieces_by_tiles(&f, what);
+        pieces_by_tiles(&f, products->library, what);
     else
         (what->gathers ? gather_in_pieces : sums_in_pieces)(&f);
     return f.status;

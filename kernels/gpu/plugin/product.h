@@ -63,8 +63,8 @@ int product_start(struct products *products, int gpu, const struct rings_call *r
 /* pieces.hip: enqueues a product with its exchange, in pieces or in sequence. */
 int pieces_start(struct products *products, int gpu, const struct rings_call *rings, const struct rings_pieces *what,
                  hipStream_t stream, struct error *e);
-/* pieces_tiles.hip: one by tiles. */
-void pieces_by_tiles(struct flow *f, const struct rings_pieces *what);
+/* pieces_tiles.hip: one by tiles; of what is gathered, by the library where a rank's own product takes less time that way. */
+void pieces_by_tiles(struct flow *f, struct library *library, const struct rings_pieces *what);
 /* Enqueues a collective, rings->what: bound.hip. */
 int rings_start(int gpu, const struct rings_call *rings, hipStream_t stream, struct error *e);
 /* Enqueues the sum of the ranks' rows (what->copies), or of products that the library makes (what->library) or a kernel for e4m3

@@ -9,8 +9,9 @@
  *   all_gather_gemm       tiles of own rows come first, then those of the other rank's, as copy engines bring them (plugin/pieces_tiles.hip)
  *
  * tiles_order.h says which tiles there are, in which order, and why nothing deadlocks. On Hopper they are multiplied by the copy engine and the warpgroups'
- * matrix instructions (tiles_hopper.h). A rank whose matrices the copy engine cannot take has a kernel of the same order that takes any, which is slower: whether
- * it has such is no concern of the other rank's.
+ * matrix instructions (tiles_hopper.h). Factors whose rows the copy engine cannot take are copied first, to where it can (tiles_pack()): that takes two passes over
+ * them, and products with such rows take some four times as long by other means. What has no room there goes by a kernel of the same order that takes any matrices, which
+ * is slower. What a rank's matrices are like is no concern of the other rank's.
  *
  * A kernel of one workgroup goes before: it begins the run (device/exchange/rings_run.h) and compares the ranks' headers. The product's workgroups wait for
  * the other rank while they are on the GPU; so the products of several communicators must come in the same order on both ranks, as flow.h says of pieces: one that fills
@@ -43,6 +44,8 @@ static __global__ void __launch_bounds__(BEGIN_THREADS)
     const bool goes_on = rings_begin(c, &run) && rings_meet(c, &run, false, true);
     for (uint32_t i = threadIdx.x; i <= RINGS_PIECES_MOST; i += BEGIN_THREADS)
         rings_head_of(c, c.rank)->counts[i] = rings_piece_count(run.number, i);
+    for (uint32_t i = threadIdx.x; i < TILES_WORDS; i += BEGIN_THREADS)
+        words->parts[i] = 0; /* a run that was given up left some */
     if (threadIdx.x == 0) {
         words->taken = words->moved = words->come_to = 0;
         words->run = goes_on ? run.number : 0;
@@ -160,10 +163,10 @@ template <typename T> struct tiles_any {
                 is_there = tiles_come_await(call, run, tile, 1);
             if (!all_know(&is_there))
                 return;
-            tiles_move<T, 4>(call, tile, row, col, threadIdx.x, GPU_MATRIX_THREADS);
+            tiles_move<T, 4>(call, tile, row, col, 0, TILES_ROWS, threadIdx.x, GPU_MATRIX_THREADS);
             __syncthreads();
             if (threadIdx.x == 0)
-                tiles_moved_tell(call, run, tile);
+                tiles_moved_tell(call, run, tile, 1);
         }
     }
 };
@@ -230,10 +233,78 @@ static hipError_t any_multiply(const struct tiles_call *call, bool hopper, hipSt
 }
 
 #if defined(__CUDACC__)
+/* A factor whose rows the copy engine cannot take, and where they are copied to. Strides in elements. */
+struct tiles_packed {
+    uint64_t to, from;
+    int64_t to_stride, from_stride, rows, cols;
+    uint32_t end; /* the workgroup behind those that copy it */
+};
+
+struct tiles_packs {
+    struct tiles_packed of[3];
+    uint32_t n;
+};
+
+enum { PACK_THREADS = 256, PACK_ROWS = 8 /* of a workgroup */ };
+
+template <typename T> __global__ void __launch_bounds__(PACK_THREADS) tiles_pack_kernel(GPU_PARAMETER struct tiles_packs packs)
+{
+    uint32_t i = 0;
+
+    gpu_follow();
+    while (i + 1 < packs.n && blockIdx.x >= packs.of[i].end)
+        i++;
+    const struct tiles_packed &p = packs.of[i];
+    const int64_t row = (int64_t)(blockIdx.x - (i ? packs.of[i - 1].end : 0)) * PACK_ROWS, left = p.rows - row;
+    gpu_rows_copy<T>((T *)p.to + row * p.to_stride, p.to_stride, (const T *)p.from + row * p.from_stride, p.from_stride,
+                     left < PACK_ROWS ? left : PACK_ROWS, p.cols, threadIdx.x, PACK_THREADS);
+    gpu_let_follow();
+}
+
+/* Puts a factor into the memory for such, if it must be there. False: there is no room. */
+static bool pack_add(struct tiles_packs *packs, struct tiles_call *call, uint64_t *at, int64_t *stride, int64_t rows,
+                     int64_t cols)
+{
+    const int64_t pitch = (cols + 7) / 8 * 8;
+    const uint64_t bytes = ((uint64_t)(rows * pitch) * 2 + 255) / 256 * 256;
+
+    if (rows == 0 || (*at % 16 == 0 && *stride % 8 == 0))
+        return true;
+    if (bytes > call->packed_bytes)
+        return false;
+    packs->of[packs->n] = {call->packed,
+                           *at,
+                           pitch,
+                           *stride,
+                           rows,
+                           cols,
+                           (packs->n ? packs->of[packs->n - 1].end : 0) + (uint32_t)((rows + PACK_ROWS - 1) / PACK_ROWS)};
+    packs->n++;
+    *at = call->packed;
+    *stride = pitch;
+    call->packed += bytes;
+    call->packed_bytes -= bytes;
+    return true;
+}
+
+/* Copies the factors that the copy engine cannot take, and has the call take the copies. fits: all that need it have room. */
+template <typename T> static hipError_t tiles_pack(struct tiles_call *call, hipStream_t stream, bool follows, bool *fits)
+{
+    struct tiles_packs packs = {};
+    void *arguments[] = {&packs};
+
+    *fits = pack_add(&packs, call, &call->b, &call->b_stride, call->k, call->n);
+    for (uint32_t i = 0; i < 2; i++)
+        *fits = *fits && pack_add(&packs, call, &call->a[i], &call->a_stride[i], call->order.part[i].rows, call->k);
+    return !*fits || !packs.n ? hipSuccess
+                              : gpu_kernel_launch((const void *)tiles_pack_kernel<T>, packs.of[packs.n - 1].end, PACK_THREADS,
+                                                  arguments, 0, stream, follows);
+}
+
 template <typename T> static bool maps_make(const struct tiles_call *call, struct tiles_maps *maps)
 {
     const bool is_f16 = call->dtype == FCC_F16;
-    bool suits = call->c_stride % 8 == 0 && call->n % 8 == 0 && (call->c[0] | call->c[1]) % 16 == 0 && call->k > 0;
+    bool suits = true;
 
     *maps = {};
     for (uint32_t i = 0; i < 2; i++)
@@ -273,12 +344,19 @@ static hipError_t hopper_multiply(const struct tiles_call *call, const struct ti
 template <typename T>
 static hipError_t multiply(const struct tiles_call *call, int gpu, bool hopper, hipStream_t stream, bool follows)
 {
+    struct tiles_call packed = *call;
     struct tiles_maps maps;
+    bool fits = hopper && call->k > 0;
+    const hipError_t status = fits ? tiles_pack<T>(&packed, stream, follows, &fits) : hipSuccess;
 
-    if (!hopper || !maps_make<T>(call, &maps))
+    if (status != hipSuccess)
+        return status;
+    if (!fits)
         return any_multiply<T>(call, hopper, stream, follows);
-    return call->order.cols == 256 ? hopper_multiply<T, 256>(call, &maps, gpu, stream, follows)
-                                   : hopper_multiply<T, 128>(call, &maps, gpu, stream, follows);
+    if (!maps_make<T>(&packed, &maps))
+        return any_multiply<T>(&packed, hopper, stream, follows);
+    return call->order.cols == 256 ? hopper_multiply<T, 256>(&packed, &maps, gpu, stream, follows)
+                                   : hopper_multiply<T, 128>(&packed, &maps, gpu, stream, follows);
 }
 #else
 template <typename T> static hipError_t multiply(const struct tiles_call *call, int, bool, hipStream_t stream, bool follows)

@@ -23,6 +23,9 @@ struct tiles_call {
     uint32_t returns;   /* of sums: they are sent back, too, and the other rank's are moved to c[0] */
     uint32_t spread;    /* 1: stores to the other rank are spread over the time of a tile (gemm_hopper_store.h) */
     uint32_t come_rows; /* of what is gathered: rows of a piece that comes, but for the last one */
+    uint32_t
+        width; /* bytes that are stored at a time into c: 16: by the copy engine; 8, 4 or 2: what divides its address, rows and strides */
+    uint64_t packed, packed_bytes; /* memory of this rank's own for factors whose rows the copy engine cannot take */
     uint32_t multiprocessors;
 };
 

@@ -7,8 +7,8 @@
  *   loader   behind the stages of an own tile of a sum has the copy engine bring what the other rank has sent to it, as one or two more stages, when the tile's
  *            word says that it has come; and it loads rows that are gathered when their piece has come
  *   groups   add that to their sums, in f32, before they are rounded
- *   storer   stores a tile in the other rank's slot, when that is free, or in c; of sums that go back in both
- *   mover    one warp, of gemm_all_reduce: moves the other rank's sums from their slots to c
+ *   storer   stores a tile in the other rank's slot, when that is free, or in c; of sums that go back in both. A c whose rows the copy engine cannot take its lanes store
+ *   mover    one warp, of gemm_all_reduce: moves the other rank's sums from their slots to c, a few rows at a time, so that all movers share what comes at the end
  *
  * What has come stands in a stage as the copy engine writes it with 128-byte swizzle: boxes of 64 rows and 64 columns, 8192 bytes each. With 256 columns each
  * group's 64 rows are a stage; both groups go through both, so a stage is emptied by all warps as any other one.
@@ -204,6 +204,32 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
         return is_there;
     }
 
+    /* All lanes: rows of a result that the copy engine cannot store, `V` at a time. */
+    template <typename V> __device__ __forceinline__ void rows_write(T *to, uint32_t rows, uint32_t cols, uint32_t turn)
+    {
+        const T *out = (const T *)(stages + S::STAGES * S::STAGE_BYTES);
+        constexpr uint32_t EACH = sizeof(V) / sizeof(T);
+
+#pragma unroll 4
+        for (uint32_t at = 0; at < S::OUT_ROWS; at++) {
+            const uint32_t row = S::row_leaving(at, turn);
+            for (uint32_t i = threadIdx.x % 32 * EACH; i < cols && row < rows; i += 32 * EACH)
+                *(V *)(to + row * call.c_stride + i) = *(const V *)(out + at * S::OUT_PITCH + i);
+        }
+    }
+
+    __device__ __forceinline__ void result_store(T *to, uint32_t rows, uint32_t cols, uint32_t turn, uint64_t now_ns)
+    {
+        if (call.width == 16)
+            rows_store(to, call.c_stride, 0, rows, cols, turn, 0, now_ns);
+        else if (call.width == 8)
+            rows_write<uint64_t>(to, rows, cols, turn);
+        else if (call.width == 4)
+            rows_write<uint32_t>(to, rows, cols, turn);
+        else
+            rows_write<uint16_t>(to, rows, cols, turn);
+    }
+
     /* All lanes: begin to store what the tile has in this turn. */
     __device__ __forceinline__ void tile_store(const struct gemm_job &job, uint32_t turn, uint64_t took_ns, uint64_t now_ns)
     {
@@ -212,7 +238,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
         const uint64_t spread_ns = call.spread && !job.last ? took_ns : 0;
 
         if (call.c[job.run] && !(call.sums && job.run == 0))
-            rows_store((T *)call.c[job.run] + job.row * call.c_stride + job.col, call.c_stride, 0, rows, cols, turn, 0, now_ns);
+            result_store((T *)call.c[job.run] + job.row * call.c_stride + job.col, rows, cols, turn, now_ns);
         if (tiles_leaves(call, job.run))
             rows_store((T *)tiles_slot(call, call.other_slots, job.run, job.index), S::COLS, 0, rows, cols, turn, spread_ns,
                        now_ns);
@@ -260,19 +286,21 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
 
     __device__ __forceinline__ void move()
     {
+        constexpr uint32_t PARTS = S::ROWS / TILES_MOVED_ROWS;
         const uint32_t lane = threadIdx.x % 32;
-        uint32_t tile = 0, row, col;
+        uint32_t taken = 0, row, col;
         bool is_there = call.returns;
 
         while (is_there) {
             if (lane == 0)
-                tile = atomicAdd(&call.words->moved, 1);
-            tile = __shfl_sync(0xffffffffu, tile, 0);
+                taken = atomicAdd(&call.words->moved, 1);
+            taken = __shfl_sync(0xffffffffu, taken, 0);
+            const uint32_t tile = taken / PARTS, part = taken % PARTS;
             if (tile >= 2 * call.order.part[0].units)
                 return;
             tiles_place(&call.order, 0, tile / 2, &row, &col);
             row += tile % 2 * S::ROWS;
-            if (row >= call.order.part[0].rows)
+            if (row + part * TILES_MOVED_ROWS >= call.order.part[0].rows)
                 continue;
             if (lane == 0)
                 is_there = tiles_come_await(call, run, tile, 1);
@@ -280,10 +308,10 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
             if (!is_there)
                 return;
             __syncwarp(); /* a shuffle orders no memory: the lanes' loads come behind the first one's acquire */
-            tiles_move<T, 8>(call, tile, row, col, lane, 32);
+            tiles_move<T, 8>(call, tile, row, col, part * TILES_MOVED_ROWS, TILES_MOVED_ROWS, lane, 32);
             __syncwarp();
             if (lane == 0)
-                tiles_moved_tell(call, run, tile);
+                tiles_moved_tell(call, run, tile, tiles_moved_parts(&call.order, 0, row));
         }
     }
 

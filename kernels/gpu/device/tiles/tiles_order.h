@@ -9,8 +9,8 @@
  * multiplied at a time then have much of A and B in common.
  *
  * Of what is sent the first groups of units come first, and from then on groups of both parts take turns: so what is sent leaves while own tiles, too, are
- * multiplied, and where the link takes longer than the product, it is busy until nearly the end. Of what is gathered all of the first part comes first. Groups are the same on
- * both ranks, whatever their GPUs are.
+ * multiplied. How many groups go ahead is each rank's own choice (tiles_ahead()). Of what is gathered all of the first part comes first. Groups are the same on both
+ * ranks, whatever their GPUs are.
  *
  * Slots. Tile t of a part that is sent goes to slot t % slots, and is the slot's t / slots + 1st: the word `come` of the slot says so at the receiver
  * (rings_piece_count()). Who has taken it out says so by `used` at the sender, which waits for that before it stores the slot's next tile.
@@ -18,7 +18,7 @@
  * Why nothing deadlocks, if workgroups take positions one after the other and each goes through its own in that order. Give group g of what is sent the value g, and
  * group g of the own part g + ahead - 1/2: a rank's order is that of the values. An own tile waits for a tile that is sent with a smaller value (the same g). A
  * tile that is sent waits for the own tile `slots` before it at the receiver, whose group is at most g - slots / group + ahead - 1/2, which is less than g as
- * ahead groups are not more than there are slots. A sum that is sent back waits that the one `slots` before it was taken, which waits for nothing but its arrival. So of all tiles that are not
+ * ahead groups are not more than there are slots at that receiver. A sum that is sent back waits that the one `slots` before it was taken, which waits for nothing but its arrival. So of all tiles that are not
  * done that with the smallest value waits for none; and as positions are taken in order, a workgroup that is there has it, or takes it next. One
  * workgroup on each GPU is enough.
  */
@@ -34,8 +34,15 @@
 #define TILES_CLUSTERS                                                                                                         \
     66 /* of an H100 or H200. On another GPU the same holds, with tiles that are chosen less well; all ranks choose alike */
 #define TILES_BYTES_LEAST (UINT64_C(1) << 20)
+#define TILES_RETURNS_LEAST (UINT64_C(4) << 20) /* the same of sums that go back */
+#define TILES_AHEAD 2u
+#define TILES_AHEAD_ALL 4u
+/* From this K on a tile of 128 x 256 is multiplied for as long as as many as an H200 has multiprocessors travel over NVLink (22 us). */
+#define TILES_LINK_K 1930
 #define TILES_COME_MOST 16 /* pieces of a rank's rows that are gathered */
-#define TILES_AHEAD 2u     /* groups of a part that is sent before the other part's first: the second travels meanwhile */
+/* ... of which each is at least so large: a copy and that of its word take some 8 us beside the bytes, and these 43. */
+#define TILES_COME_BYTES (UINT64_C(16) << 20)
+#define TILES_MOVED_ROWS 16u /* of a tile that came back, which are moved at a time */
 #define TILES_WORDS 2048u
 /* The end of the memory for arrivals, which products in pieces leave alone: words of the slots, that nothing but tiles' kernels stores to. */
 #define TILES_END_BYTES (64u << 10)
@@ -61,8 +68,9 @@ struct tiles_words {
     uint64_t come[TILES_WORDS], used[TILES_WORDS]; /* stored by the other rank */
     uint64_t run;                                  /* this rank's own: the number of the run; 0: it was given up as it began */
     uint32_t taken;                                /* positions */
-    uint32_t moved;                                /* of gemm_all_reduce: the other rank's sums */
+    uint32_t moved;                                /* of gemm_all_reduce: parts of the other rank's sums that have been taken */
     uint32_t come_to;                              /* of kernels that take any matrices: workgroups that have come */
+    uint32_t parts[TILES_WORDS]; /* of each slot: parts of the tile in it that have been moved; 0 when all have */
 };
 
 struct tiles_part {
@@ -74,7 +82,7 @@ struct tiles_order {
     struct tiles_part part[2]; /* the one that comes first; the other */
     uint32_t cols;             /* of a tile: 128 or 256 */
     uint32_t band;             /* units */
-    uint32_t ahead;            /* groups of the first part before the other's first */
+    uint32_t ahead;            /* groups of the first part before the other's first; at most as many as there are slots for */
     uint32_t slots;            /* of each flow */
     uint32_t positions;        /* some are nothing's: tiles_unit() */
 };
@@ -103,8 +111,18 @@ RINGS_FUNCTION uint32_t tiles_groups(const struct tiles_part *part)
     return (part->units + TILES_GROUP - 1) / TILES_GROUP;
 }
 
-/* flows: of tiles that are sent: 1, or 2 if sums go back; 0: none is, and all of the first part comes first. */
-RINGS_FUNCTION struct tiles_order tiles_order_of(int64_t first_rows, int64_t other_rows, int64_t n, uint32_t cols,
+/* Groups of what is sent that come before own ones. All, where these are few and K is so long that they leave as fast as they are multiplied: an own tile then finds
+ * the other rank's there. Else what a workgroup has multiplied waits for the link, which own tiles in turn with them make up for: two groups, of which the second is
+ * multiplied while the first travels. */
+RINGS_FUNCTION uint32_t tiles_ahead(const struct tiles_order *o, int64_t k)
+{
+    const uint32_t all = tiles_groups(&o->part[0]), most = k >= TILES_LINK_K ? TILES_AHEAD_ALL : TILES_AHEAD;
+
+    return all > most || all > o->slots / 2 / TILES_GROUP ? (all < TILES_AHEAD ? all : TILES_AHEAD) : all;
+}
+
+/* flows: of tiles that are sent: 1, or 2 if sums go back; 0: none is, and all of the first part comes first. k: this rank's own. */
+RINGS_FUNCTION struct tiles_order tiles_order_of(int64_t first_rows, int64_t other_rows, int64_t n, int64_t k, uint32_t cols,
                                                  uint32_t band, uint32_t flows)
 {
     struct tiles_order o;
@@ -115,8 +133,7 @@ RINGS_FUNCTION struct tiles_order tiles_order_of(int64_t first_rows, int64_t oth
     o.band = band;
     o.slots = flows ? (uint32_t)(TILES_ARRIVALS_BYTES / tiles_slot_bytes(cols) / flows) : 0;
     o.slots &= ~1u; /* whole units */
-    o.ahead = tiles_groups(&o.part[0]);
-    o.ahead = flows && o.ahead > TILES_AHEAD ? TILES_AHEAD : o.ahead;
+    o.ahead = flows ? tiles_ahead(&o, k) : tiles_groups(&o.part[0]);
     o.positions = (tiles_groups(&o.part[0]) + tiles_groups(&o.part[1])) * TILES_GROUP;
     return o;
 }
@@ -142,16 +159,19 @@ RINGS_FUNCTION bool tiles_unit(const struct tiles_order *o, uint32_t position, u
     return *unit < o->part[*part].units;
 }
 
-/* Columns of a product's tiles. Both ranks know M and, of sums, N; of what is gathered each its own N. Large tiles read less for what they multiply; where there are few,
- * those of half the columns leave fewer multiprocessors without any in the last round. A round of theirs takes more than half as long. */
-RINGS_FUNCTION uint32_t tiles_columns(int64_t m, int64_t n)
+/* How often all clusters multiply a unit. */
+RINGS_FUNCTION int64_t tiles_rounds(int64_t first_rows, int64_t other_rows, int64_t n, uint32_t cols)
 {
-    const int64_t high = (m + 2 * TILES_ROWS - 1) / (2 * TILES_ROWS), large = high * ((n + 255) / 256),
-                  small = high * ((n + 127) / 128);
-    const int64_t large_rounds = (large + TILES_CLUSTERS - 1) / TILES_CLUSTERS,
-                  small_rounds = (small + TILES_CLUSTERS - 1) / TILES_CLUSTERS;
+    const int64_t units = (int64_t)tiles_part_of(first_rows, n, cols).units + tiles_part_of(other_rows, n, cols).units;
 
-    return small_rounds * 58 < large_rounds * 100 ? 128 : 256;
+    return (units + TILES_CLUSTERS - 1) / TILES_CLUSTERS;
+}
+
+/* Columns of a product's tiles. Both ranks know each other's rows and, of sums, N; of what is gathered each its own N. Large tiles read less for what they multiply; where
+ * there are few, those of half the columns leave fewer multiprocessors without any in the last round. A round of theirs takes more than half as long. */
+RINGS_FUNCTION uint32_t tiles_columns(int64_t first_rows, int64_t other_rows, int64_t n)
+{
+    return tiles_rounds(first_rows, other_rows, n, 128) * 60 < tiles_rounds(first_rows, other_rows, n, 256) * 100 ? 128 : 256;
 }
 
 /* Whether a product of two ranks can go by tiles, as far as all ranks know it: rows of what is exchanged whose elements the copy engine takes. row: elements of one; size:
@@ -169,10 +189,10 @@ RINGS_FUNCTION int64_t tiles_gather_runs(int64_t rows, int64_t row)
     return rows > most ? (rows + most - 1) / most : 1;
 }
 
-/* Whether it then takes less time that way than in pieces, or in sequence: with as many rows as a unit has, and enough that moves. */
-RINGS_FUNCTION bool tiles_pay(int64_t m, uint64_t bytes)
+/* Whether it then takes less time that way than in pieces, or in sequence: with as many rows as a unit has, and enough that moves. returns: sums go back. */
+RINGS_FUNCTION bool tiles_pay(int64_t m, uint64_t bytes, bool returns)
 {
-    return m >= 4 * (int64_t)TILES_ROWS && bytes >= TILES_BYTES_LEAST;
+    return m >= 4 * (int64_t)TILES_ROWS && bytes >= (returns ? TILES_RETURNS_LEAST : TILES_BYTES_LEAST);
 }
 
 /* Of what is gathered: elements from one row to the next, where they come. */
@@ -181,13 +201,14 @@ RINGS_FUNCTION int64_t tiles_row(int64_t k)
     return (k + 7) / 8 * 8;
 }
 
-/* ... and rows of a piece: whole units, and no more pieces than a run may count. */
-RINGS_FUNCTION int64_t tiles_come_rows(int64_t rows)
+/* ... and rows of a piece, of `row` elements each: whole units, and no more pieces than a run may count, nor smaller ones than pay. */
+RINGS_FUNCTION int64_t tiles_come_rows(int64_t rows, int64_t row)
 {
-    const int64_t units = (rows + 2 * TILES_ROWS - 1) / (2 * TILES_ROWS),
-                  least = (units + TILES_COME_MOST - 1) / TILES_COME_MOST;
+    const int64_t unit = 2 * (int64_t)TILES_ROWS, units = (rows + unit - 1) / unit,
+                  least = (units + TILES_COME_MOST - 1) / TILES_COME_MOST, bytes = unit * row * 2,
+                  large = ((int64_t)TILES_COME_BYTES + bytes - 1) / bytes;
 
-    return (least > 1 ? least : 1) * 2 * TILES_ROWS;
+    return (least > large ? least : large) * unit;
 }
 
 /* Where the first of a unit's tiles begins in its part. */
@@ -208,6 +229,14 @@ RINGS_FUNCTION bool tiles_is_there(const struct tiles_order *o, uint32_t part, u
 
     tiles_place(o, part, tile / 2, &row, &col);
     return row + tile % 2 * TILES_ROWS < o->part[part].rows;
+}
+
+/* Of a tile that is there: how many parts of TILES_MOVED_ROWS it has. */
+RINGS_FUNCTION uint32_t tiles_moved_parts(const struct tiles_order *o, uint32_t part, uint32_t row)
+{
+    const int64_t left = o->part[part].rows - row, rows = left < (int64_t)TILES_ROWS ? left : (int64_t)TILES_ROWS;
+
+    return (uint32_t)((rows + TILES_MOVED_ROWS - 1) / TILES_MOVED_ROWS);
 }
 
 /* The tile that its slot had before. False: none. */

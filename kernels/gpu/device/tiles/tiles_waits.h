@@ -113,23 +113,30 @@ GPU_DEVICE void tiles_come_tell(const struct tiles_call &call, const struct tile
     gpu_store_release(&call.other_words->come[tiles_slot_of(call, tile, flow)], tiles_count(&call.order, run.number, tile));
 }
 
-/* Thread `first` of `step`: moves a sum of the other rank's from its slot to c. */
+/* Thread `first` of `step`: moves at most `most` rows from `from` on of a sum of the other rank's, which begins at c's row and col, from its slot to c. */
 template <typename T, int AT_ONCE>
-GPU_DEVICE void tiles_move(const struct tiles_call &call, uint32_t tile, uint32_t row, uint32_t col, uint32_t first,
-                           uint32_t step)
+GPU_DEVICE void tiles_move(const struct tiles_call &call, uint32_t tile, uint32_t row, uint32_t col, uint32_t from,
+                           uint32_t most, uint32_t first, uint32_t step)
 {
-    const int64_t rows = call.order.part[0].rows - row, cols = call.n - col;
+    const int64_t rows = call.order.part[0].rows - row - from, cols = call.n - col;
 
-    gpu_rows_copy<T, AT_ONCE>(
-        (T *)call.c[0] + row * call.c_stride + col, call.c_stride, (const T *)tiles_slot(call, call.slots, 1, tile),
-        call.order.cols, rows < TILES_ROWS ? rows : TILES_ROWS, cols < call.order.cols ? cols : call.order.cols, first, step);
+    gpu_rows_copy<T, AT_ONCE>((T *)call.c[0] + (row + from) * call.c_stride + col, call.c_stride,
+                              (const T *)tiles_slot(call, call.slots, 1, tile) + from * call.order.cols, call.order.cols,
+                              rows < most ? rows : most, cols < call.order.cols ? cols : call.order.cols, first, step);
 }
 
-/* One thread, behind a barrier of those that have moved the sum: its slot is free, if another one is to come there. */
-GPU_DEVICE void tiles_moved_tell(const struct tiles_call &call, const struct tiles_run &run, uint32_t tile)
+/* One thread, behind a barrier of those that have moved one of the sum's parts: the last part's tells that the slot is free, if another sum is to come there. The
+ * parts' loads are before their additions (release), so before the last one's (acquire), and the word. The next sum's parts begin to count behind that word. */
+GPU_DEVICE void tiles_moved_tell(const struct tiles_call &call, const struct tiles_run &run, uint32_t tile, uint32_t parts)
 {
-    if (tile + call.order.slots < 2 * call.order.part[0].units)
-        gpu_store_release(&call.other_words->used[tiles_slot_of(call, tile, 1)], tiles_count(&call.order, run.number, tile));
+    const uint32_t slot = tile % call.order.slots;
+
+    if (tile + call.order.slots >= 2 * call.order.part[0].units ||
+        (parts > 1 && gpu_add_acq_rel(&call.words->parts[slot], 1) != parts - 1))
+        return;
+    if (parts > 1)
+        call.words->parts[slot] = 0;
+    gpu_store_release(&call.other_words->used[tiles_slot_of(call, tile, 1)], tiles_count(&call.order, run.number, tile));
 }
 
 /* All threads: the workgroup has done. Tells the host what it was told of the run, and whether that was given up. */
