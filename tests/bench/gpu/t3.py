@@ -12,6 +12,8 @@ several weights in turns:
   tiles       the same by one kernel, tile by tile (FCC_FUSED=tiles)
   fccd        the operator, schedule auto
 
+They are timed in turns, some calls of each: a GPU at its limit of power is slower some tenths of a second later, whoever has its turn then.
+
 The floor of a row is the longer of its product, as measured, and its bytes at the link rate of the run. A shape takes from 2 s to 10 s. The shapes come in an
 order that the seed draws, so a run that ends early has had some of each kind. Which goals there are: judge().
 """
@@ -27,7 +29,7 @@ EXCHANGE, COLLECTIVE, PYTORCH, RING, PIECES, TILES = "exchange", "collective", "
 WAYS = (PRODUCT, EXCHANGE, NCCL, COLLECTIVE, PYTORCH, RING, PIECES, TILES, FCCD)
 WISHES = (PIECES, TILES)  # what FCC_FUSED may be; each has a communicator
 OTHERS = (NCCL, COLLECTIVE, PYTORCH, RING)  # what fccd is compared with
-SAMPLES_LEAST, SAMPLES_MOST, SAMPLED_S = 7, 30, 0.15
+TURNS, SAMPLES_LEAST, SAMPLES_MOST, SAMPLED_S = 5, 2, 6, 0.03  # of a turn: samples, and how long they take
 ROWS_CHECKED = 32
 FREE_US = 6  # what "1.25 x floor + 6 us" allows beside the ratio
 
@@ -204,27 +206,28 @@ class Session:
         self.rank.at.shape = shape
         layer = Layer(self.rank.at, self.rank.copies(shape), self.fcc, self.comm)
         found = {"times": {}, "wrong": {}, "where": {}, "missing": {}, "pieces": None}
-        self.way(found, layer, PRODUCT, layer.product, checked=False)
-        self.way(found, layer, NCCL, layer.nccl)
-        self.way(found, layer, "NCCL alone", layer.exchange_nccl, checked=False)
-        self.way(found, layer, "fccd alone", layer.exchange_fccd, checked=False)
-        self.way(found, layer, COLLECTIVE, layer.collective)
-        for wish, comm in self.wished.items():
-            self.way(found, layer, wish, lambda i, comm=comm: layer.fused(comm, i))
-            comm.synchronize()
-        self.way(found, layer, FCCD, layer.fccd)
+        ways = [self.way(found, layer, PRODUCT, layer.product, checked=False),
+                self.way(found, layer, NCCL, layer.nccl),
+                self.way(found, layer, "NCCL alone", layer.exchange_nccl, checked=False),
+                self.way(found, layer, "fccd alone", layer.exchange_fccd, checked=False),
+                self.way(found, layer, COLLECTIVE, layer.collective)]
+        ways += [self.way(found, layer, wish, lambda i, comm=comm: layer.fused(comm, i)) for wish, comm in self.wished.items()]
+        ways.append(self.way(found, layer, FCCD, layer.fccd))
         if RING in ways_of(shape):
             layer.ring_open()
             found["pieces"] = layer.ring.pieces
-            self.way(found, layer, RING, layer.ringed)
-            layer.ring.close()
-        self.comm.synchronize()
-        alone = [found["times"].pop(f"{whose} alone") for whose in ("NCCL", "fccd")]
-        found["times"][EXCHANGE] = min(alone, key=statistics.median)
+            ways.append(self.way(found, layer, RING, layer.ringed))
         try:
-            self.pytorch(found, layer)
+            ways.append(self.pytorch(found, layer))
         except (RuntimeError, AttributeError) as e:  # on all ranks: this PyTorch does not have it, or not for this shape
             found["missing"][PYTORCH] = said(e)
+        self.times(found, layer, ways)
+        if layer.ring:
+            layer.ring.close()
+        for comm in (self.comm, *self.wished.values()):
+            comm.synchronize()
+        alone = [found["times"].pop(f"{whose} alone") for whose in ("NCCL", "fccd")]
+        found["times"][EXCHANGE] = min(alone, key=statistics.median)
         return found
 
     def pytorch(self, found, layer):
@@ -236,14 +239,12 @@ class Session:
             made.append(y.view(s.m, s.n))
         else:
             memory.enable_symm_mem_for_group(group)
-        self.way(found, layer, PYTORCH, lambda i: layer.pytorch(lambda: made[0], group, i), graph=s.kind == shapes.GEMM_ALL_REDUCE)
+        return self.way(found, layer, PYTORCH, lambda i: layer.pytorch(lambda: made[0], group, i), graph=s.kind == shapes.GEMM_ALL_REDUCE)
 
     def way(self, found, layer, name, run, checked=True, graph=True):
-        """Its result is looked at before it is timed, and again afterwards."""
+        """(its name, what enqueues a sample, [the last call's result], whether that is looked at). It has run, and its result was looked at."""
         torch, last = self.torch, []
         calls = shapes.calls_per_sample(layer.shape, layer.copies)
-        one = max(shapes.least_s(layer.shape, layer.at.ranks) * calls, 1e-6)
-        samples = max(SAMPLES_LEAST, min(SAMPLES_MOST, int(SAMPLED_S / one)))
 
         def keep(i):
             last[:] = [run(i)]
@@ -260,18 +261,26 @@ class Session:
             again = captured.replay if captured else row
             self.meet()
             again()
-            wrong = layer.wrong(last[0]) if checked else 0
-            if wrong:
+            found["wrong"][name] = layer.wrong(last[0]) if checked else 0
+            if found["wrong"][name]:
                 found["where"][name] = layer.where(last[0])
-            self.meet()
-            times = self.rank.time(again, calls, samples, -(-self.rank.warmup() // calls))
-            again_wrong = layer.wrong(last[0]) if checked else 0
-            if again_wrong and not wrong:
-                found["where"][name] = "only after it was timed: " + layer.where(last[0])
-            wrong = wrong or again_wrong
+        return name, again, last, checked
+
+    def times(self, found, layer, ways):
+        """Of each way, in turns; their results are looked at once more."""
+        calls = shapes.calls_per_sample(layer.shape, layer.copies)
+        one = max(shapes.least_s(layer.shape, layer.at.ranks) * calls, 1e-6)
+        samples = max(SAMPLES_LEAST, min(SAMPLES_MOST, int(SAMPLED_S / one)))
+        for turn in range(TURNS):
+            for name, again, *_ in ways:
+                self.meet()
+                warmup = -(-self.rank.warmup() // calls) if turn == 0 else 1
+                found["times"].setdefault(name, []).extend(self.rank.time(again, calls, samples, warmup))
+        with self.torch.cuda.stream(self.rank.stream):
+            for name, _, last, checked in ways:
+                if checked and not found["wrong"][name] and (wrong := layer.wrong(last[0])):
+                    found["wrong"][name], found["where"][name] = wrong, "only after it was timed: " + layer.where(last[0])
             self.rank.stream.synchronize()
-        del captured
-        found["times"][name], found["wrong"][name] = times, wrong
 
     def meet(self):
         self.dist.barrier()
