@@ -8,12 +8,13 @@ import pathlib
 import statistics
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 
 PROGRAMS = pathlib.Path(__file__).resolve().parents[3] / "client" / "programs"
 ADAM_SCALARS = "lr=0.001,beta1=0.9,beta2=0.999,epsilon=1e-8,step=3,scale=0.5"
 ADAM_TENSORS = "g:f32,p:f32,m:f32,v:f32"
-ITERS, REPLAYS = 20, 20
+ITERS, REPLAYS, SEQUENCE_LIMIT_S = 20, 20, 60
 FROM_PYTHON = "fccd: a list of tensors is a model's: fcc.optim, whose programs do not run on GPUs yet"
 NO_TUNER = "fccd: fcc_tune: programs are not tuned on GPUs yet"
 
@@ -114,7 +115,7 @@ def sequence_rank(rank, ranks, name, sizes, meeting, times):
             run()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
+    with torch.no_grad(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # NCCL's own thread asks for events meanwhile
         run()
     for i in range(-3, REPLAYS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -133,14 +134,23 @@ def sequence_us(name, sizes, ranks):
 
     times = torch.zeros(ranks, REPLAYS, dtype=torch.float64).share_memory_()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(sequence_rank, (ranks, name, sizes, f"{folder}/meeting", times), nprocs=ranks)
+        processes = mp.spawn(sequence_rank, (ranks, name, sizes, f"{folder}/meeting", times), nprocs=ranks, join=False)
+        until = time.monotonic() + SEQUENCE_LIMIT_S
+        try:
+            while not processes.join(timeout=1):
+                if time.monotonic() > until:
+                    raise RuntimeError(f"not done after {SEQUENCE_LIMIT_S} s")
+        finally:
+            for process in processes.processes:
+                if process.is_alive():
+                    process.kill()
     return statistics.median(times.max(0).values.tolist())
 
 
 def program_us(build, socket, row, ranks):
     command = [build / "tests" / "program_fcc", ranks, ITERS, socket, PROGRAMS / f"{row.program}.fcc", "cuda", ",".join(f"{k}={v}" for k, v in row.sizes.items()),
                row.tensors, row.scalars]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=SEQUENCE_LIMIT_S)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[0] if done.stderr.strip() else f"program_fcc ended with {done.returncode}")
     said = json.loads(done.stdout)

@@ -12,13 +12,14 @@ several weights in turns:
   tiles       the same by one kernel, tile by tile (FCC_FUSED=tiles)
   fccd        the operator, schedule auto
 
-They are timed in turns, some calls of each: a GPU at its limit of power is slower some tenths of a second later, whoever has its turn then.
+They are timed in turns, some calls of each, in another order each time: a GPU at its limit of power is slower some tenths of a second later, whoever comes then.
 
 The floor of a row is the longer of its product, as measured, and its bytes at the link rate of the run. A shape takes from 2 s to 10 s. The shapes come in an
 order that the seed draws, so a run that ends early has had some of each kind. Which goals there are: judge().
 """
 import math
 import os
+import random
 import statistics
 
 from . import figures, inputs, shapes
@@ -272,7 +273,7 @@ class Session:
         one = max(shapes.least_s(layer.shape, layer.at.ranks) * calls, 1e-6)
         samples = max(SAMPLES_LEAST, min(SAMPLES_MOST, int(SAMPLED_S / one)))
         for turn in range(TURNS):
-            for name, again, *_ in ways:
+            for name, again, *_ in random.Random(turn).sample(ways, len(ways)):  # the same order on all ranks
                 self.meet()
                 warmup = -(-self.rank.warmup() // calls) if turn == 0 else 1
                 found["times"].setdefault(name, []).extend(self.rank.time(again, calls, samples, warmup))
