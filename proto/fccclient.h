@@ -1399,7 +1399,8 @@ int fcc_program_scalars_enqueue(fcc_program *program, void *stream);
  * in one order with them. If the ranks' next ones differ (the program, its sizes, its scalars, another collective), none of them runs, no tensor changes, and all ranks get the error
  * of fcc_comm_error(), which names both; the communicator goes on. It takes one small kernel for each run, and one for each of its steps.
  *
- * fcc_program_prepare_guarded() takes the place of fcc_program_prepare(), on all ranks. Errors, on all ranks: those of that, and -EOPNOTSUPP: the program has products, or groups.
+ * fcc_program_prepare_guarded() takes the place of fcc_program_prepare(), on all ranks. Errors, on all ranks: those of that, and -EOPNOTSUPP: the program has groups, or a
+ * step behind one that looks up rows of tables.
  * fcc_program_refuse_enqueue() takes the place of fcc_program_enqueue() where this rank cannot make a run that the others make: it is none on all ranks, and the others
  * get the reason. Nothing happens under capture. A graph's runs have the scalars of the GPU, so they are compared without, and only with those of graphs: either all ranks replay
  * a run, or none. A graph is replayed by all ranks also when the program has been closed. As with collectives, streams order a communicator's guarded runs and collectives. */

@@ -181,17 +181,19 @@ static int product_check(const struct fcc_program *p, const struct program_step 
         step->line);
 }
 
-/* What a guard cannot be in front of. */
-static int guard_check(const struct fcc_program *p, struct error *e)
+/* What a guard cannot be in front of. A wrong index ends a lookup when other ranks may have ended theirs well, so ranks that went on behind it would not be
+ * in step. */
+static void guard_check(const struct fcc_program *p, struct error *e)
 {
     if (p->is_guarded && program_has_groups(p->program))
-        return error_set(e, -EOPNOTSUPP, "groups of ranks: not in guarded programs yet: allowed is fcc_program_prepare()");
-    for (uint32_t i = 0; i < p->steps.nsteps && p->is_guarded; i++)
-        if (p->steps.steps[i].kind == STEP_OF_PRODUCT || p->steps.steps[i].kind == STEP_OF_LOOKUP)
-            return error_set(e, -EOPNOTSUPP,
-                             "line %d: a product: not in guarded programs yet: allowed is fcc_program_prepare()",
-                             p->steps.steps[i].line);
-    return 0;
+        (void)error_set(e, -EOPNOTSUPP, "groups of ranks: not in guarded programs yet: allowed is fcc_program_prepare()");
+    for (uint32_t i = 0; i + 1 < p->steps.nsteps && p->is_guarded && !e->status; i++)
+        if (p->steps.steps[i].kind == STEP_OF_LOOKUP)
+            (void)error_set(
+                e, -EOPNOTSUPP,
+                "line %d: rows of tables: allowed in guarded programs as their last step, since a wrong index may be found "
+                "when other ranks are behind it: allowed anywhere is fcc_program_prepare()",
+                p->steps.steps[i].line);
 }
 
 /* The same. The tensors have been given. */
@@ -200,7 +202,7 @@ static int steps_check(const struct fcc_program *p, struct needs *needs, struct 
     uint32_t codes = 0;
 
     needs->rings = is_compared(p);
-    (void)guard_check(p, e);
+    guard_check(p, e);
     for (uint32_t i = 0; i < p->steps.nsteps && !e->status; i++) {
         const struct program_step *step = &p->steps.steps[i];
         if (step->kind == STEP_OF_PRODUCT)
@@ -278,8 +280,8 @@ static int program_prepare(struct fcc_program *p, bool is_guarded)
         (void)error_set(&e, -EOPNOTSUPP, "a program: its ranks are on cpu devices: allowed on CUDA GPUs");
     if (!e.status && !program_ready(p, &e) && (status = stand_ins_make(p)) != 0)
         (void)error_set(&e, status, "%s", fcc_last_error());
-    if (!e.status)
-        (void)steps_check(p, &needs, &e);
+    if (!e.status && !steps_check(p, &needs, &e) && is_compared(p) && (status = products_stage(p)) != 0)
+        (void)error_set(&e, status, "%s", fcc_last_error());
     fcc_prepared **bound = calloc(p->steps.nsteps + 1, sizeof(fcc_prepared *));
     struct binding *all = calloc(p->steps.nsteps + 1, sizeof(*all));
     if ((!bound || !all) && !e.status)

@@ -4,6 +4,9 @@
  */
 #include "client/program/program.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
 static int64_t begin_of(const struct fcc_program *p, int64_t n, int rank)
 {
     return slice_begin(n, p->nranks, rank);
@@ -126,7 +129,7 @@ void product_call_make(const struct fcc_program *p, const struct program_step *s
 
 /* The buffers of a call whose tensors have become addresses. */
 struct kept {
-    fcc_buffer *buffers[5];
+    fcc_buffer *buffers[6];
     int n;
 };
 
@@ -200,15 +203,74 @@ static void product_anywhere(const struct program_step *step, struct product_cal
     }
 }
 
-int product_run(struct fcc_program *p, const struct program_step *step, void *const *on, bool captures)
+/* ---- results of guarded programs ---- */
+
+/* The vendor's library multiplies whether the run is one or not. So a product in pieces that stores into a tensor of the caller's is made in memory of the
+ * program's own, and goes from there to its place by a collective, which is none where the product was none: each rank sends itself all elements. */
+static bool needs_stage(const struct fcc_program *p, const struct program_step *step)
+{
+    return step->kind == STEP_OF_PRODUCT && product_is_in_pieces(step) &&
+           (step->out.kind == PLACE_PARAMETER || p->steps.temporaries[step->out.index].stands_for);
+}
+
+static struct fcc_tensor *result_of(const struct program_step *step, struct product_call *call)
+{
+    return step->product == PRODUCT_SCATTER ? &call->args.scatter.c : &call->args.reduce.c;
+}
+
+int products_stage(struct fcc_program *p)
 {
     struct product_call call;
+    int status = 0;
+
+    if (!p->staged && !(p->staged = calloc(p->steps.nsteps + 1, sizeof(fcc_buffer *))))
+        return last_error_set(-ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < p->steps.nsteps && status == 0; i++) {
+        const struct program_step *step = &p->steps.steps[i];
+        if (p->staged[i] || !needs_stage(p, step))
+            continue;
+        product_call_make(p, step, &call);
+        const struct fcc_tensor *c = result_of(step, &call);
+        const size_t bytes = (size_t)(c->shape[0] * c->shape[1]) * fcc_dtype_size((enum fcc_dtype)c->dtype);
+        status = fcc_buffer_alloc(p->group, FCC_BUFFER_LOCAL, bytes + !bytes, &p->staged[i]);
+    }
+    return status;
+}
+
+/* from, to: dense matrices. */
+static int staged_move(const struct fcc_program *p, const struct fcc_tensor *from, const struct fcc_tensor *to, void *const *on)
+{
+    const int64_t n = to->shape[0] * to->shape[1];
+    const enum fcc_dtype dtype = (enum fcc_dtype)to->dtype;
+    int64_t counts[FCC_MAX_RANKS] = {0};
+
+    counts[p->rank] = n;
+    return fcc_all_to_all_enqueue(p->group,
+                                  &(struct fcc_all_to_all_args){.in = fcc_tensor_1d(from->buffer, from->offset, dtype, n),
+                                                                .send_counts = counts,
+                                                                .out = fcc_tensor_1d(to->buffer, to->offset, dtype, n)},
+                                  *on, NULL);
+}
+
+int product_run(struct fcc_program *p, const struct program_step *step, void *const *on, bool captures)
+{
+    fcc_buffer *staged = on && p->is_guarded && p->staged ? p->staged[step - p->steps.steps] : NULL;
+    struct product_call call;
     struct kept kept = {.n = 0};
+    struct fcc_tensor to = {.buffer = NULL};
 
     product_call_make(p, step, &call);
+    if (staged) {
+        struct fcc_tensor *c = result_of(step, &call);
+        to = *c;
+        *c = fcc_tensor_2d(staged, 0, (enum fcc_dtype)to.dtype, to.shape[0], to.shape[1]);
+        tensor_anywhere(&to, &kept);
+    }
     if (on)
         product_anywhere(step, &call, &kept);
-    const int status = product_call(p, step, &call, on);
+    int status = product_call(p, step, &call, on);
+    if (status == 0 && staged)
+        status = staged_move(p, result_of(step, &call), &to, on);
     if (status == 0 && captures)
         kept_capture(p, &kept);
     return status;

@@ -31,8 +31,11 @@ void fcc_program_close(fcc_program *p)
     program_unbind(p);
     for (uint32_t i = 0; p->temporaries && i < p->steps.ntemporaries; i++)
         fcc_buffer_free(p->temporaries[i]);
+    for (uint32_t i = 0; p->staged && i < p->steps.nsteps; i++)
+        fcc_buffer_free(p->staged[i]);
     if (p->group != p->comm)
         fcc_comm_destroy(p->group);
+    free(p->staged);
     free(p->text);
     for (uint32_t i = 0; p->places && i < p->program->nparameters; i++)
         free(p->places[i]);

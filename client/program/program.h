@@ -26,6 +26,8 @@ struct fcc_program {
     double *numbers;            /* by operation */
     /* Bound (bound.c): by step, NULL: a collective, or nothing is to be done. NULL: the program is not bound */
     fcc_prepared **bound;
+    /* Guarded: by step, NULL: none. Where a product is made whose result is moved to its place by a run that is guarded (product.c) */
+    fcc_buffer **staged;
     /* The ranks compare each run before they make it, by `key` (client/stream/guard.c) */
     bool is_guarded;
     uint32_t key;
@@ -71,6 +73,8 @@ void lookup_call_make(const struct fcc_program *p, const struct program_step *st
 /* on: NULL: it is waited for. Otherwise it is put onto the stream *on by this process; captures: that is under capture. */
 int lookup_run(struct fcc_program *p, const struct program_step *step, void *const *on, bool captures);
 int product_run(struct fcc_program *p, const struct program_step *step, void *const *on, bool captures);
+/* Allocates p->staged, and what is needed of it, of a guarded program whose tensors have been given. 0, or an error of this rank alone. */
+int products_stage(struct fcc_program *p);
 /* Whether this process launches it as a product in pieces (fcc_products_prepare()), which has no epilogue. */
 bool product_is_in_pieces(const struct program_step *step);
 /* A step of code as a call of its operator. */

@@ -372,6 +372,13 @@ static int own_part_check(const struct fcc_comm *comm, const struct op_spec *op,
 
 /* ---- launching ---- */
 
+static _Thread_local bool continuing;
+
+void rings_continue(bool continues)
+{
+    continuing = continues;
+}
+
 static int task_launch(struct fcc_prepared *p, const struct rings_task *task, bool capturing, void *stream, struct error *e)
 {
     if (task->collective)
@@ -409,6 +416,9 @@ static int task_start(struct fcc_comm *comm, const struct rings_task *task, void
     *(task->collective ? &task->collective->number
       : task->pieces   ? &task->pieces->number
                        : &task->product->number) = comm->rings_calls;
+    *(task->collective ? &task->collective->continues
+      : task->pieces   ? &task->pieces->continues
+                       : &task->product->continues) = continuing;
     status = task_launch(p, task, *capturing != DRIVER_NOT_CAPTURING, stream, &e);
     return status ? last_error_set(status, "rank %d: %s", comm->rank, e.text) : 0;
 }
@@ -431,20 +441,12 @@ int rings_task_enqueue(struct fcc_comm *comm, const struct rings_task *task, voi
     return status;
 }
 
-static _Thread_local bool continuing;
-
-void rings_continue(bool continues)
-{
-    continuing = continues;
-}
-
 /* args: NULL: the call is refused. */
 static int collective_enqueue(struct fcc_comm *comm, const struct op_spec *op, const void *args, struct gpu_collective *what,
                               void *stream)
 {
     struct rings_task task = {.collective = what, .ntensors = args ? op->ntensors : 0};
 
-    what->continues = continuing;
     for (int i = 0; i < task.ntensors; i++)
         task.tensors[i] = tensor_of(op, args, i);
     for (int i = 0; i < DEVICE_COUNTS; i++)

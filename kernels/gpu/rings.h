@@ -133,7 +133,8 @@ struct rings_product {
     int64_t expected[RINGS_RANKS]; /* ... and from each rank; -1: any number */
     int64_t room;                  /* of puts: rows of y */
     struct rings_bags bags;        /* embedding_all_to_all; bags.table_rows NULL: another one */
-    uint32_t factors, zero; /* enum factors, the same on all ranks. FACTORS_BATCH_INVARIANT: of rows that are added up, too */
+    uint32_t continues; /* as that of a collective. Then there are no rows stages, unless `library` or `copies` is 1 */
+    uint32_t factors;   /* enum factors, the same on all ranks. FACTORS_BATCH_INVARIANT: of rows that are added up, too */
     struct gpu_factor_scales scales;
 };
 
@@ -146,9 +147,10 @@ struct rings_pieces {
     uint32_t sequential; /* enum pieces_way (device/tiles/tiles_order.h), the same on all ranks */
     uint32_t gathers;    /* 1: a has rows[rank] rows, and c m */
     uint32_t scatters;   /* 1: a has m rows, and c rows[rank]. Neither: both have m */
-    uint32_t by_library; /* 1: of what is gathered by tiles, this rank may multiply by the library instead; of no concern to other ranks */
-    uint32_t reserved;
-    int64_t m, n, k;     /* of sums k, of what is gathered n is this rank's */
+    uint32_t
+        by_library; /* 1: of what is gathered by tiles, this rank may multiply by the library instead; of no concern to other ranks */
+    uint32_t continues; /* as that of a collective. But c is stored into whether the run before was given up or not */
+    int64_t m, n, k;    /* of sums k, of what is gathered n is this rank's */
     uint64_t a, b, c, gathered;
     int64_t a_stride, b_stride, c_stride, gathered_stride;
     int64_t rows[RINGS_RANKS]; /* that each rank owns; of what is gathered, of more than two ranks, this rank's alone */

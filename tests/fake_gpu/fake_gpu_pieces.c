@@ -105,7 +105,7 @@ static struct gpu_collective headers_of(const struct rings_call *call)
                                .element_bytes = (uint32_t)element_bytes(p),
                                .number = p->number,
                                .numbers = rings_pieces_numbers(p, nranks),
-                               .continues = call->part > 0};
+                               .continues = p->continues || call->part > 0};
     int64_t first;
 
     if (!in_sequence(p)) {
@@ -250,6 +250,19 @@ static void gather(struct rings_run *run, const struct rings_pieces *p)
     }
     free(rows);
     free(every);
+}
+
+/* The vendor's library knows of no runs: where one is none, or was given up, c is stored into all the same. */
+void rings_pieces_left(const struct rings_call *call)
+{
+    const struct rings_pieces *p = &call->pieces;
+    float *terms = room_new(p->n);
+
+    for (int64_t row = 0; row < (p->scatters ? p->rows[call->rings->rank] : p->m) && p->n && !p->gathers; row++) {
+        multiply(p, terms, p->a, p->a_stride, row, 1);
+        round_row(p, row_at(p, p->c, p->c_stride, row), terms, p->n);
+    }
+    free(terms);
 }
 
 void rings_pieces_run(struct rings_run *run, const struct rings_call *call)

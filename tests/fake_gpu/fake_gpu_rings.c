@@ -439,6 +439,8 @@ void rings_call_run(void *argument)
             rings_pieces_run(&run, call);
         else if (rings_headers_meet(&run))
             (void)rings_exchange(&run);
+    } else if (call->in_pieces && what.continues) {
+        rings_pieces_left(call);
     }
     run_end(&run);
     if (call->is_captured) /* rings_close() frees it */

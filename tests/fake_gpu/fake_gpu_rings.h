@@ -97,6 +97,8 @@ void *rings_bags_begin(const struct rings_product *p, struct gpu_collective *out
 void rings_bags_end(const struct rings_product *p, uint64_t from, const int64_t tables[], uint32_t nranks, uint32_t rank);
 /* fake_gpu_pieces.c: a product in pieces, whose run has begun. */
 void rings_pieces_run(struct rings_run *run, const struct rings_call *call);
+/* The same, whose run, which continues one that was given up, is none. */
+void rings_pieces_left(const struct rings_call *call);
 /* fake_gpu_stages.c. gate: NULL: none. scale: 0: 1 */
 float fake_each(uint32_t activation, float scale, const float *gate, float v);
 void fake_rows(const struct gpu_rows *p);

@@ -72,7 +72,8 @@ int rings_collective(struct rings *r, const struct gpu_collective *what, void *s
 
 int rings_product(struct rings *r, const struct rings_product *what, void *stream, struct error *e)
 {
-    const struct gpu_collective sum = {.op = what->op, .number = what->number, .element_bytes = 1};
+    const struct gpu_collective sum = {
+        .op = what->op, .number = what->number, .element_bytes = 1, .continues = what->continues};
     int status = call_check(FAKE_PREPARED_START, r->gpu.number, "launching a product", e);
 
     wrong(!what->number || what->number > INT32_MAX, "a product without a number");
@@ -87,6 +88,8 @@ int rings_product(struct rings *r, const struct rings_product *what, void *strea
     wrong(what->library && (!r->has_library || what->puts || what->copies || bags), "a product by the library");
     wrong(!what->library && !what->puts && !what->copies && !what->factors && what->m > FCC_GEMV_MAX_M,
           "more rows than a kernel takes");
+    wrong(what->continues && what->whole_rows.is_there && !what->library && !what->copies,
+          "stages of whole rows behind a product that continues a run");
     wrong(what->library && what->factors, "a product by the library of factors that it does not take");
     wrong(what->reduction && (!what->copies || what->puts), "a reduction of what is no sum of rows");
     for (uint32_t p = 0; p < r->nranks && what->puts; p++)

@@ -272,7 +272,7 @@ static void scatter_in_sequence(struct call *f)
         if (parts == 1)
             multiply(f, w->a, w->a_stride, w->m, 0, 0, to, w->n);
         const uint64_t out = dense ? c_at(f, own_first) : to + (uint64_t)rows * row;
-        f->rings.what.continues = i > 0;
+        f->rings.what.continues = w->continues || i > 0;
         exchange(f, VECTOR_ALL, VECTOR_OWN, to, rows * w->n, out, own * w->n);
         if (!dense)
             flow_copy(f, c_at(f, own_first), w->c_stride, out, w->n, own, w->n, f->stream);
@@ -293,7 +293,7 @@ static void sum_in_sequence(struct call *f)
         const uint64_t to = dense ? c_at(f, row) : (uint64_t)f->p->own;
         if (!dense)
             multiply(f, a_at(f, row), w->a_stride, rows, 0, 0, to, w->n);
-        f->rings.what.continues = i > 0;
+        f->rings.what.continues = w->continues || i > 0;
         exchange(f, VECTOR_ALL, VECTOR_ALL, to, rows * w->n, to, rows * w->n);
         if (!dense)
             flow_copy(f, c_at(f, row), w->c_stride, to, w->n, rows, w->n, f->stream);
@@ -345,6 +345,7 @@ int pieces_start(struct products *products, int gpu, const struct rings_call *ri
     c->number = what->number;
     c->numbers = rings_pieces_numbers(what, rings->nranks);
     c->root = what->sequential;
+    c->continues = what->continues;
     c->in_share = c->out_share = VECTOR_ALL;
     const bool in_sequence = what->sequential == PIECES_SEQUENCE;
     if (in_sequence && what->m && (what->n || what->gathers)) {

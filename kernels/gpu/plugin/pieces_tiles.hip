@@ -271,7 +271,7 @@ static void gather_by_tiles(struct flow *f, struct library *library, const struc
         const int64_t own_at = own * i / runs, theirs_at = theirs * i / runs;
         const struct gathering g = {own * (i + 1) / runs - own_at, own_at, theirs * (i + 1) / runs - theirs_at, theirs_at,
                                     tiles_row(w->k)};
-        f->rings.what.continues = i > 0;
+        f->rings.what.continues = w->continues || i > 0;
         gather_run(f, library, w, &g);
     }
 }

@@ -212,8 +212,8 @@ static void call_fill(struct gpu_call *call, const struct rings_call *rings, con
     else {
         sums_call_fill(call, rings, what, part->col, l->shape.n, scales);
         call->rings.own = (uint64_t)part->m;
-        call->rings.continues = part->row > 0 || part->col > 0;
     }
+    call->rings.continues = what->continues || part->row > 0 || part->col > 0;
 }
 
 static struct product_shape shape_of(const struct rings_call *rings, const struct rings_product *what, int64_t cols)
@@ -313,6 +313,10 @@ static int block_start(struct products *products, int gpu, const struct rings_ca
     const bool widened = !called->puts && !called->bags.table_rows && sums_widen(rings, called, &wide);
     struct product_part part = {widened ? &wide : called, m, row, 0};
     struct block_launches launches;
+    if (called->continues &&
+        called->whole_rows.is_there) /* the kernel behind the product's does not know whether that was a run */
+        return error_set(e, -EOPNOTSUPP, "%s GPU %d: stages of whole rows behind a product that continues a run", GPU_KIND,
+                         gpu);
     int status = block_get(products, gpu, rings, part.what, &launches, e);
 
     if (status || only)

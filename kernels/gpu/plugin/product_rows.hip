@@ -165,7 +165,7 @@ int sums_rows_start(const struct products *products, int gpu, const struct rings
         if (status)
             return status;
         places_set(&call, rings->nranks);
-        c->what.continues = row > 0;
+        c->what.continues = what->continues || row > 0;
         const hipError_t result = rows_launch(&call, gpu, stream);
         if (result != hipSuccess)
             return gpu_error(e, gpu, "launching rows that are added up", result);

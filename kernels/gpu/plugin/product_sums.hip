@@ -198,13 +198,13 @@ void sums_rows_fill(const struct rings_product *what, struct gpu_rows *rows)
 
 /* In one step, what follows the sums is done by a kernel behind the product's, which so is one without an epilogue, a specialised one where there is
  * one, and leaves f32 sums. They lie in this rank's landing memory: nobody else stores there before this rank begins another run, which it does
- * behind that kernel. */
+ * behind that kernel. A product that continues a run may be none itself, which that kernel would not know, so its own kernel does all. */
 bool sums_widen(const struct rings_call *rings, const struct rings_product *what, struct rings_product *out)
 {
     const bool each = what->bias || what->residual || what->gate || what->activation || what->scale != 0.0f;
     struct gpu_rows *rows = &out->whole_rows;
 
-    if ((!each && !what->whole_rows.is_there) || sums_in_two_steps(rings, what) ||
+    if ((!each && !what->whole_rows.is_there) || what->continues || sums_in_two_steps(rings, what) ||
         (uint64_t)(what->m * what->n) > LANDING_BYTES / sizeof(float))
         return false;
     *out = *what;
