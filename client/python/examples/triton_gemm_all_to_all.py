@@ -42,9 +42,10 @@ from fcc.triton import put_tile, reason, signal, wait_all
 
 @triton.jit(do_not_specialize=["epoch", "me"])  # or it would be compiled anew for some of their values
 def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, limit_ns,  #
-           K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WAIT: tl.constexpr):
+           K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, WAIT: tl.constexpr, WIDE: tl.constexpr = False):
     """a, b: pointers, dense. c, flags: tables. result: int32, 1: all tiles have come; negative: the reason (fcc.triton.reason). K is a
-    constant because Triton's interpreter, with NumPy from 2.5 on, accepts no other number in range()."""
+    constant because Triton's interpreter, with NumPy from 2.5 on, accepts no other number in range(). WIDE: the factors are made float32 before they
+    are multiplied: the interpreter's tl.dot() takes bfloat16 for the integers that have its bits."""
     tiles_n = tl.cdiv(n, BN)
     tiles = tl.cdiv(m, BM) * tiles_n  # for each destination
     at = tl.program_id(0)
@@ -61,6 +62,8 @@ def kernel(a, b, c, flags, status, result, epoch, me, ranks, m, n, limit_ns,  #
             inside = first + depth < K
             x = tl.load(a_at + first, mask=(rows < m)[:, None] & inside[None, :], other=0.0)
             y = tl.load(b_at + tl.cast(first, tl.int64) * n, mask=inside[:, None] & (cols < n)[None, :], other=0.0)
+            if WIDE:
+                x, y = x.to(tl.float32), y.to(tl.float32)
             sums = tl.dot(x, y, sums, input_precision="ieee")
         to = (me * m + rows)[:, None].to(tl.int64) * n + cols[None, :]
         put_tile(c, dst, to, sums.to(a.dtype.element_ty), (rows < m)[:, None] & (cols < n)[None, :])
@@ -105,7 +108,8 @@ class GemmAllToAll:
         bm, bn, bk = self.blocks
         kernel[(comm.size * self.tiles + 1,)](a, b, self.c_windows[half].table, self.flag_window.table, self.flag_window.status,
                                               self.result, self.epoch, comm.rank, comm.size, self.m, self.n, self.limit_ns,
-                                              K=a.shape[1], BM=bm, BN=bn, BK=bk, WAIT=512, num_warps=8, num_stages=3)
+                                              K=a.shape[1], BM=bm, BN=bn, BK=bk, WAIT=512, WIDE=fcc.triton.device.INTERPRETED and a.dtype == torch.bfloat16,
+                                              num_warps=8, num_stages=3)
         return self.c[half]
 
     def check(self):

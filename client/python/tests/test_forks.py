@@ -15,6 +15,7 @@ import traceback
 import fcc
 import pytest
 import torch
+import torch.distributed as dist
 from daemon import Daemon
 from ranks import Ranks
 
@@ -264,6 +265,64 @@ def test_many_forks(run, device):
     if device != "cpu":
         pytest.skip("no GPU driver survives a fork")
     run(1, epochs_rank, heap_bytes=64 << 10)
+
+
+# ---- process groups of torch.distributed ----
+
+def refused_group_child(sub, unused):
+    """Every way to a group: none joins in the parent's place, or waits for a thread that only the parent has."""
+    peer, world = 1 - dist.get_rank(), dist.group.WORLD
+    ones = torch.ones(3)
+    calls = {
+        "all_reduce": [lambda: dist.all_reduce(ones), lambda: dist.all_reduce(ones, async_op=True), lambda: dist.all_reduce(ones, group=sub),
+                       lambda: dist.all_reduce(ones, group=unused), lambda: torch.ops._c10d_functional.all_reduce(ones, "sum", world.group_name)],
+        "barrier": [dist.barrier], "send": [lambda: dist.send(ones, peer), lambda: dist.send(ones, peer, group=unused), lambda: dist.isend(ones, peer)],
+        "recv": [lambda: dist.recv(ones, peer), lambda: dist.recv(ones, peer, group=unused), lambda: dist.irecv(ones, peer)],
+        "monitored_barrier": [world.monitored_barrier], "new_group": [lambda: dist.new_group([0, 1])],
+        "all_gather": [lambda: torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))]}
+    for name, ways in calls.items():
+        for call in ways:
+            begun = time.monotonic()
+            with pytest.raises(RuntimeError, match=rf"rank {1 - peer}: {name}: the process group is of the process \(pid {os.getppid()}\)"):
+                call()
+            assert time.monotonic() - begun < 10
+    with pytest.raises(fcc.ForkedError):
+        fcc.distributed.shrink()
+    unused.shutdown()
+    sub.abort()
+    dist.destroy_process_group()
+    dist.init_process_group("fcc", store=dist.HashStore(), rank=0, world_size=1)  # a group of its own
+    dist.all_reduce(ones)
+    assert ones.tolist() == [1.0] * 3
+    dist.destroy_process_group()
+    gc.collect()
+
+
+def forked_group_rank():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    sub, unused = dist.new_group([0, 1]), dist.new_group([0, 1])
+
+    def right():
+        for group in (None, sub):
+            y = torch.ones(2)
+            dist.all_reduce(y, group=group)
+            assert y.tolist() == [size] * 2
+        dist.send(y, 1) if rank == 0 else dist.recv(y, 0)
+
+    if rank == 1:
+        child(refused_group_child, sub, unused)  # before there is any communicator
+    right()
+    child(refused_group_child, sub, unused)
+    held = dist.irecv(torch.zeros(2), 0) if rank == 1 else None  # whose thread waits
+    child(refused_group_child, sub, unused)
+    dist.send(torch.ones(2), 1) if held is None else held.wait()
+    right()
+    dist.all_reduce(torch.ones(1), group=unused)
+    dist.group.WORLD.monitored_barrier()
+
+
+def test_forks_of_a_group(group, on_cpu):
+    group(2, forked_group_rank)
 
 
 # ---- a worker that is stopped ----

@@ -6,8 +6,10 @@ and get_future() only, and Python subclasses of Backend need a PyTorch of 2026.
 """
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -19,7 +21,7 @@ import torch.distributed as dist
 from .._connection import Connection
 from .._communicator.refusals import TOLD
 from ..communicator import Communicator
-from ..errors import ArgumentError, Error
+from ..errors import ArgumentError, Error, ForkedError
 from ._barrier import monitored_barrier
 from ._checks import unfit
 from ._collectives import Collectives
@@ -28,7 +30,7 @@ from ._meeting import Meetings
 from ._messages import Messages
 from ._pairs import Pairs
 from ._vectors import Vector, factor, reduction
-from ._work import Work, Works
+from ._work import Work, Works, as_torch_error
 
 _c10d: Any = importlib.import_module("torch._C._distributed_c10d")
 Tensors = Sequence[torch.Tensor]
@@ -55,6 +57,10 @@ class ProcessGroup(dist.ProcessGroup):
             super().__init__(store, rank, size)
         except TypeError:  # an older PyTorch, which takes a store from C++ only
             super().__init__(rank, size)
+        world = dist.group.WORLD if dist.is_initialized() else None
+        if isinstance(world, ProcessGroup):
+            world._may_call("new_group")
+        self._pid = os.getpid()
         try:
             self._connection = Connection.of(None, None)  # so that a missing daemon is noticed here
         except Error as e:
@@ -67,6 +73,26 @@ class ProcessGroup(dist.ProcessGroup):
         self._messages = Messages("fcc", rank, functools.partial(meetings.of_two, "cuda"))
         self._coalescing = threading.local()
         self._closed = self._shut = False
+
+    def _is_parents(self) -> bool:
+        """This process was forked from the one that the group is of."""
+        return self._pid != os.getpid()
+
+    def _own_check(self, name: str) -> None:
+        """Raises ForkedError in a forked child: it would come in its parent's place, or wait for threads that only the parent has."""
+        if self._is_parents():
+            raise ForkedError(
+                f"rank {self._rank_}: {name}: the process group is of the process (pid {self._pid}) from which this one (pid {os.getpid()}) was forked: "
+                "a child cannot use it", code=errno.ECHILD, rank=self._rank_,
+                remedy="Leave collectives and messages to the parent (as with workers of a DataLoader), or call dist.destroy_process_group() in the child, which "
+                "ends nothing of the parent's, and dist.init_process_group() with a store of the child's own.")
+
+    def _may_call(self, name: str) -> None:
+        """The same, as torch's users know errors."""
+        try:
+            self._own_check(name)
+        except ForkedError as e:
+            raise as_torch_error(e) from e
 
     @property
     def _limit(self) -> timedelta:
@@ -143,6 +169,7 @@ class ProcessGroup(dist.ProcessGroup):
                 written: Tensors | None = None) -> Work:
         """tensors: all that it has, which are held until it is done. outputs: what its work gives. written: those of the tensors that this
         rank writes to; None: the outputs."""
+        self._may_call(name)
         self._sequence += 1
         kind = tensors[0].device.type if tensors and isinstance(tensors[0], torch.Tensor) else "cpu"
         error = unfit(self._rank_, name, tensors, outputs if written is None else written, self._devices)
@@ -326,6 +353,7 @@ class ProcessGroup(dist.ProcessGroup):
     recvAnysource = recv_anysource
 
     def _message(self, name: str, tensors: Any, peer: int) -> torch.Tensor:
+        self._may_call(name)
         tensors = _list(tensors)
         if self._closed:
             raise RuntimeError("fcc: the process group has been destroyed or aborted")
@@ -357,12 +385,14 @@ class ProcessGroup(dist.ProcessGroup):
         return self._submit("barrier", (), opts, operation)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        self._may_call("monitored_barrier")
         self._barriers += 1
         limit = timeout if isinstance(timeout, timedelta) and timeout.total_seconds() >= 0 else self._limit
         monitored_barrier(self._store_, f"fcc/barrier{self._barriers}", self._rank_, self._size_, limit, wait_all_ranks)
 
     def cpu_communicator(self) -> Communicator:
         """The group's communicator on the cpu. Raises ArgumentError if no operation has needed it yet."""
+        self._own_check("shrink")
         return self._devices["cpu"].communicator()
 
     def of_left(self, store: dist.Store, made: Communicator) -> ProcessGroup:
@@ -372,8 +402,8 @@ class ProcessGroup(dist.ProcessGroup):
         return group
 
     def shutdown(self) -> None:
-        """Ends the group on this rank when the collectives that were called are done."""
-        if self._shut:
+        """Ends the group on this rank when the collectives that were called are done. Nothing in a forked child: the rank is its parent."""
+        if self._shut or self._is_parents():
             return
         self._closed = self._shut = True
         error = dist.DistBackendError("fcc: the process group has been destroyed")
@@ -383,7 +413,9 @@ class ProcessGroup(dist.ProcessGroup):
             device.close()
 
     def abort(self) -> None:
-        """Ends the group on all ranks at once: their operations end with an error that names this rank."""
+        """Ends the group on all ranks at once: their operations end with an error that names this rank. Nothing in a forked child."""
+        if self._is_parents():
+            return
         self._closed = True
         error = dist.DistBackendError(f"fcc: rank {self._rank_} has aborted the process group")
         self._pairs.close(error)

@@ -194,7 +194,7 @@ class Lane:
         return work
 
     def check(self) -> None:
-        """RuntimeError if the lane is closed, or a parent's."""
+        """RuntimeError if the lane is closed."""
         self._state.check()
 
     def close(self, error: Exception | None = None) -> bool:
@@ -226,8 +226,6 @@ class _State:
     def check(self) -> None:
         if self.closed:
             raise RuntimeError("fcc: the process group has been destroyed or aborted")
-        if self.pid != os.getpid():
-            raise RuntimeError("fcc: a process group of the process from which this one was forked: a child cannot use it")
 
     def run(self, work: Work) -> None:
         try:
@@ -250,6 +248,8 @@ class _State:
             del work
 
     def close(self) -> None:
+        if self.pid != os.getpid():  # a forked child drops its copy of the lane. The parent's thread may have had the lock at the fork
+            return
         with self.changed:
             self.closed = True
             self.changed.notify_all()
