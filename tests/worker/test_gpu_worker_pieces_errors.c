@@ -188,6 +188,28 @@ static void not_launched(void)
     fake_ranks_run(PAIR, not_launched_rank, NULL);
 }
 
+/* Of a wish that there is not, on all ranks; the communicator goes on with one that there is. */
+static void wrong_wish_rank(int rank, const struct ranks *all, void *argument)
+{
+    struct rank r;
+    char text[160];
+
+    (void)argument;
+    CHECK(setenv("FCC_FUSED", "tile", 1) == 0);
+    fcc_context *context = pieces_open(&r, rank, all, 0);
+    struct piece_case c = piece_of(&r, SCATTER, FCC_BF16, 9, 31);
+    (void)snprintf(text, sizeof(text), "rank %d: FCC_FUSED=tile: allowed are auto, tiles and pieces", rank);
+    FAILS(piece_enqueue(&r, &c, NULL), -EINVAL, text);
+    CHECK(setenv("FCC_FUSED", "pieces", 1) == 0);
+    piece_works(&r, &c, 0);
+    pieces_close(&r, context);
+}
+
+static void wrong_wish(void)
+{
+    fake_ranks_run(PAIR, wrong_wish_rank, NULL);
+}
+
 /* ---- ranks that differ ---- */
 
 struct differs {
@@ -358,6 +380,7 @@ int main(int argc, char *argv[])
     static const struct test tests[] = {{"wrong_arguments", wrong_arguments, 300},
                                         {"wrong_arguments_of_three", wrong_arguments_of_three, 300},
                                         {"not_launched", not_launched, 200},
+                                        {"wrong_wish", wrong_wish, 60},
                                         {"differ", differ, 300},
                                         {"differ_of_three", differ_of_three, 300}};
 
