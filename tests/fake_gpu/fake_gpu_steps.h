@@ -117,4 +117,18 @@ static inline void bound_check(const struct bound *b)
                          (double)(-b->sum * ranks * (float)(i % 7 + 1)));
 }
 
+/* Ranks of a job on fake GPUs that have a library of products. */
+static inline void guarded_run(int n, void (*rank)(int, const struct ranks *, void *), void *argument)
+{
+    struct test_daemon d;
+    struct ranks r;
+
+    CHECK(setenv("FCC_TEST_DEVICE", "cuda", 1) == 0);
+    fake_start(&d, GPUS, NULL);
+    fake->library = 1;
+    ranks_start(&r, n, rank, argument);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
 #endif
