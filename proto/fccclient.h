@@ -932,7 +932,8 @@ int fcc_gemm_all_reduce_epilogue_enqueue(fcc_comm *comm, const struct fcc_gemm_a
  * The product is cuBLAS's (libcublas.so.13 or .12, libcublasLt), or fccd's. `fused`, of two ranks, in pieces: what the other rank needs is made, or sent, first, in a few pieces,
  * by copy engines, beside the product; own rows of a sum are computed onto what has arrived (T3, ASPLOS 2024). Or by tiles: one kernel of fccd's stores tiles at the other rank
  * as soon as it has multiplied them, and adds to its own what has come. That is so, unless FCC_FUSED says otherwise (libfccclient(3)), of f16 and bf16, on an H100 or H200
- * each, if M is at least 512, 1 MiB or more (gemm_all_reduce: 4) go to the other rank, and rows of what is exchanged (N of sums, else K) are multiples of 8 elements. A rank whose a or b begins, or
+ * each, if M is at least 512, 1 MiB or more (gemm_all_reduce: 4) go to the other rank, and rows of what is exchanged (N of sums, else K) are multiples of 8 elements; and if of sums the
+ * ranks' rows, from M of 1024 on, are at most a twelfth less than the next multiples of 256. A rank whose a or b begins, or
  * has rows, at addresses that are no multiples of 16 bytes copies them first, if that takes no more than 64 MiB; else it multiplies tiles by a slower kernel. all_gather_gemm's rows
  * come in the same way whether a rank multiplies them by tiles or by cuBLAS, which each decides for itself. Both ways, the other rank's partial sum is rounded to c's dtype before
  * it is added, in f32, and the sum is rounded once more; both ranks of a gemm_all_reduce get the same bits. `sequential`, and more than two ranks: the product and

@@ -134,7 +134,8 @@ static bool launched_text(const struct plan_options *o, char text[LAUNCHED_TEXT]
                       : !tiles_can(m, row, size) ? "there is nothing to multiply"
                       : !tiles_pay(m, bytes, !gathers && !op_scatters_rows(s->spec->number))
                           ? "M is less than 512, or little goes to the other rank"
-                          : NULL;
+                      : !gathers && !tiles_fit(m / 2, m - m / 2) ? "half of M leaves much of tiles of 256 rows empty"
+                                                                 : NULL;
 
     if (o->device != PLAN_GPU || s->nranks != 2 || o->nodes != 1 || s->spec->compute != COMPUTE_GEMM ||
         s->spec->exchange == EXCHANGE_PUT || o->schedule)

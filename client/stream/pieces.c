@@ -89,7 +89,8 @@ static enum pieces_way way_of(struct fcc_comm *comm, const struct rings_pieces *
     if (comm->nranks != 2 || schedule == FCC_SCHEDULE_SEQUENTIAL)
         return PIECES_SEQUENCE;
     if (level >= PIECES_HOPPER && tiles_can(what->m, row, dtype_size((enum fcc_dtype)what->dtype)) &&
-        (level == PIECES_WISH || tiles_pay(what->m, bytes, !what->gathers && !what->scatters)))
+        (level == PIECES_WISH || (tiles_pay(what->m, bytes, !what->gathers && !what->scatters) &&
+                                  (what->gathers || tiles_fit(what->rows[0], what->rows[1])))))
         return PIECES_TILES;
     return schedule == FCC_SCHEDULE_FUSED || rings_pieces_suit((uint32_t)comm->nranks, bytes) ? PIECES_BESIDE : PIECES_SEQUENCE;
 }

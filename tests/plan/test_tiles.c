@@ -265,6 +265,8 @@ static void limits(void)
             CHECK((uint64_t)(rows * (run + 1) / runs - rows * run / runs) * (uint64_t)row * 2 <= TILES_ARRIVALS_BYTES);
     }
     CHECK(tiles_pay(1024, 4u << 20, true) && !tiles_pay(511, 4u << 20, false) && !tiles_pay(1024, 1000, false));
+    CHECK(tiles_fit(512, 512) && !tiles_fit(544, 544) && tiles_fit(300, 300) && tiles_fit(2696, 2696) &&
+          !tiles_fit(1328, 1328) && tiles_fit(0, 4096));
     CHECK(tiles_pay(1024, 2u << 20, false) && !tiles_pay(1024, 2u << 20, true));
     CHECK(tiles_columns(4096, 4096, 18432) == 256 && tiles_columns(256, 256, 3072) == 128 &&
           tiles_columns(544, 544, 13376) == 256);
