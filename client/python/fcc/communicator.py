@@ -349,7 +349,15 @@ class Communicator:
             operator.close()
         from .mem_pool import gpu_pool_close  # imported here: mem_pool imports this module
         gpu_pool_close(self)
-        del self._heap, self._local, self._copies, self._ones, self._captured, self._prepared, self._member
+        for name in _UNTIL_CLOSED:
+            delattr(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not there. A thread that is within a call while another one closes the communicator gets the reason."""
+        if name in _UNTIL_CLOSED:
+            raise ArgumentError(f"communicator {self.__dict__.get('name', '')}: it has been closed, by another thread during this call", rank=self.__dict__.get("rank"),
+                                remedy="Let the threads that use a communicator come to their end before it is closed; abort() ends their calls.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def _one(self, dtype: torch.dtype) -> torch.Tensor:
         """A 1 as [1][1] in the daemon's memory."""
@@ -377,6 +385,7 @@ def rows_check(member: Member, received: list[int], expected: Expected) -> None:
         raise ArgumentError(f"rank {member.rank}: {expected.op}: recv_rows: {expected.rows}: the ranks sent {received}")
 
 
+_UNTIL_CLOSED = ("_heap", "_local", "_copies", "_ones", "_captured", "_prepared", "_member")  # attributes
 _numbers = itertools.count()
 _by_name: dict[str, Communicator] = {}
 _prepared: dict[str, Prepared] = {}  # the same ones

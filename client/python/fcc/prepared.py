@@ -97,6 +97,15 @@ class PreparedOperator:
         self._end()
 
 
+def end_between_calls(comm: Communicator, lock: Any, *ends: Callable[[], object]) -> None:
+    """Frees an operator's handle when no other thread is within a call that uses it, which the communicator's time limit ends. In a forked child nothing is freed, and the
+    lock may be one that a thread of the parent's has."""
+    if comm.name not in communicator._parents:
+        with lock:
+            for end in ends:
+                end()
+
+
 def bound_end(pid: int, member: Member, free: Callable[[Any], object], handle: Any) -> None:
     """Frees a handle whose runs may still be on their way, in the process that made it."""
     if os.getpid() != pid:

@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -260,6 +261,55 @@ def comm_id_from_first(comm):
 
 def test_threads(run):
     run(2, threads_rank)
+
+
+def closed_within_rank(comm):
+    """Another thread closes the communicator when a call has begun: wherever the call is then, it ends with the reason."""
+    x, w = fcc.to_daemon(torch.ones(2, 8), comm), fcc.to_daemon(torch.ones(4, 8), comm)
+    bags = torch.zeros(2, dtype=torch.int64), torch.arange(3)
+    program = fcc.Program("program p(N)\nin g: f32[N] local\nout y: f32[N] replicated\ny = all_reduce(g)\n")
+    ways = {"all_reduce": lambda c: fcc.all_reduce(x, c), "all_gather": lambda c: fcc.all_gather(x, c), "gemv_all_reduce": lambda c: fcc.gemv_all_reduce(x, w, c),
+            "gemm_all_reduce": lambda c: fcc.gemm_all_reduce(x, w.t(), c), "gemm_all_to_all": lambda c: fcc.gemm_all_to_all(x, w.t(), c),
+            "all_to_all_v": lambda c: fcc.all_to_all_v(x, torch.tensor([2]), comm=c, capacity=4), "barrier": lambda c: c.barrier(),
+            "embedding": lambda c: fcc.embedding_all_to_all(w, *bags, table_rows=[4], tables_per_rank=[1], batch=2, comm=c),
+            "empty": lambda c: fcc.empty(4, comm=c), "to_daemon": lambda c: fcc.to_daemon(torch.ones(4), c), "split": lambda c: c.split(0),
+            "reserve": lambda c: c.reserve(100), "compile": lambda c: program.compile(c, N=4), "program": lambda c: programs[c.name](x.view(-1)),
+            "check": lambda c: c.check()}
+    for name, way in ways.items():
+        for at in range(1, 400, 3):  # lines of fcc's code: at each of them the other thread may come in between
+            c, count, closers = comm.split(0), 0, []
+            programs = {c.name: program.compile(c, N=16)} if name == "program" else {}
+            package = os.path.dirname(fcc.__file__)
+
+            def stop(frame, event, _):
+                nonlocal count
+                if not frame.f_code.co_filename.startswith(package):
+                    return None
+                count += event == "line"
+                if count == at:
+                    count += 1
+                    closer = threading.Thread(target=c.close)
+                    closer.start()
+                    closer.join(0.05)  # it may wait for the call's end
+                    closers.append(closer)
+                return stop
+            sys.settrace(stop)
+            try:
+                way(c)
+            except fcc.Error as e:
+                assert isinstance(e, (fcc.ArgumentError, fcc.AbortedError)), (name, at, e)
+            finally:
+                sys.settrace(None)
+            for closer in closers:
+                closer.join(30)
+                assert not closer.is_alive(), (name, at)
+            c.close()
+            if count < at:
+                break
+
+
+def test_closed_within_a_call(run, on_cpu):
+    run(1, closed_within_rank)
 
 
 # A function that another operator does the work of.

@@ -23,6 +23,7 @@ from .._communicator.refusals import TOLD, refuse
 from ..communicator import Communicator
 from ..errors import ArgumentError, Error, OutOfMemoryError, UnsupportedError
 from ..memory import DTYPES, empty, raw_stream_of
+from ..prepared import end_between_calls
 from .program import Program, sizes_packed
 from .turns import capture_check, turns_of
 
@@ -158,10 +159,9 @@ class CompiledProgram:
         self._member, self._handle, self._turns = member, handle, turns_of(self.comm, f"program {program.name}")
         self._end = weakref.finalize(self, _program_end, os.getpid(), member, handle)
         self._end.atexit = False
-        self.comm._operators.add(self)
         self.text: str = library().program_text(handle).decode()
         self._lengths: list[int] | None = None  # of the scattered tensors
-        self._lock = threading.Lock()  # of a call: what it has told the library is for its run
+        self._lock = threading.RLock()  # of a call, and close(): what it has told the library is for its run
         self._told_anew = False  # whether tensors have come to lie elsewhere, and have not been looked at together
         found = re.findall(r"^(in|out|inout|scalar) (\w+)(?:: (\w+)\[(.*)\] (?:local|replicated|sliced\((\d+)\))( scattered\()?)?", self.text, re.M)
         self.scalars = [name for kind, name, *_ in found if kind == "scalar"]
@@ -169,6 +169,7 @@ class CompiledProgram:
                                          library().program_shares(handle, name.encode()) == 1, bool(scattered and not sliced))
                          for kind, name, dtype, shape, sliced, scattered in found if kind != "scalar"}
         self.parameters = [name for _, name, *_ in found]
+        self.comm._operators.add(self)  # whose close() frees the handle, in any thread: not before it has been read
 
     def _worded(self, error: Error) -> Error:
         name = f"program {self._program.name}: "
@@ -489,9 +490,7 @@ class CompiledProgram:
 
     def close(self) -> None:
         """Gives the program's memory back. Not collective. The communicator's close() and the end of the last reference do the same."""
-        if self._step is not None:
-            self._step.close()
-        self._end()
+        end_between_calls(self.comm, self._lock, *([self._step.close] if self._step else []), self._end)
 
 
 def _program_end(pid: int, member: Member, handle: ctypes.c_void_p) -> None:
