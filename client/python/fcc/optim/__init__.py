@@ -25,6 +25,8 @@ What holds for all of them:
                  differs, or whose step has raised an error, is heard of by all, in a later call, and none has made that step.
                  In a CUDA graph (torch.cuda.graph()), behind such a step outside of it, step() puts only its work there, and counts nothing. advance(), on the same
                  stream before each replay(), counts a step, and gives the replay its numbers: lr and the others of param_groups as they are then, and those of step t
+    GradScaler   each rank's own: gradients are divided by its scale before they are added up. An infinity of one rank makes all of them skip the step, but scaler.update() lowers the
+                 scale on that rank alone, as torch does not let an optimizer tell the scaler. Results are right with different scales; who wants them alike gives update() the least one
     errors       ArgumentError on all ranks; the step changes nothing then
 """
 from ._adam import Adam, AdamW
