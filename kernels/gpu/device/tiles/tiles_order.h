@@ -18,7 +18,7 @@
  * Why nothing deadlocks, if workgroups take positions one after the other and each goes through its own in that order. Give group g of what is sent the value g, and
  * group g of the own part g + ahead - 1/2: a rank's order is that of the values. An own tile waits for a tile that is sent with a smaller value (the same g). A
  * tile that is sent waits for the own tile `slots` before it at the receiver, whose group is at most g - slots / group + ahead - 1/2, which is less than g as
- * ahead groups are not more than there are slots at that receiver. A sum that is sent back waits that the one `slots` before it was taken, which waits for nothing but its arrival. So of all tiles that are not
+ * ahead groups are not more than there are slots at that receiver. (For one that sends nothing itself take 1 for `ahead`.) A sum that is sent back waits that the one `slots` before it was taken, which waits for nothing but its arrival. So of all tiles that are not
  * done that with the smallest value waits for none; and as positions are taken in order, a workgroup that is there has it, or takes it next. One
  * workgroup on each GPU is enough.
  */
