@@ -75,14 +75,22 @@ static const char *example(void)
     return path ? path : "build/bin/example_env";
 }
 
+#define OWN_PLACE "OWN_PLACE" /* stands for an address with a port that nobody uses, another one each time */
+
 /* Run `program` (NULL after its words) under a launcher (likewise); its exit code. What was printed: text. */
 static int launch(const struct place *p, const char *const launcher[], const char *const program[], char *text)
 {
+    char place[32];
     const char *words[WORDS_MAX];
     int n = 0;
 
     while (*launcher)
         words[n++] = *launcher++;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(words[i], OWN_PLACE)) {
+            (void)snprintf(place, sizeof(place), "localhost:%u", (unsigned)port_choose());
+            words[i] = place;
+        }
     if (p->chooser[0])
         words[n++] = p->chooser;
     while (*program)
@@ -194,10 +202,10 @@ static void mpich_twice(void)
 
 /* ---- torchrun ---- */
 
-/* Without redirection, torch 1.13 does not run with Python 3.11. */
+/* As --standalone, whose port torch 1.13 does not choose, so that it may be another's. Without redirection, torch 1.13 does not run with Python 3.11. */
 #define TORCHRUN(logs, n)                                                                                                      \
-    "torchrun", "--standalone", "--redirects", "1", "--tee", "1", "--log_dir", (logs), "--monitor_interval", "0.1",            \
-        "--nproc_per_node", (n), "--no_python"
+    "torchrun", "--rdzv_backend", "c10d", "--rdzv_endpoint", OWN_PLACE, "--rdzv_id", "test", "--redirects", "1", "--tee", "1", \
+        "--log_dir", (logs), "--monitor_interval", "0.1", "--nproc_per_node", (n), "--no_python"
 
 static void torchrun(void)
 {

@@ -90,7 +90,8 @@ static void value_check(const struct products *s, int tensor, float value)
 /* The last run was one, or none. */
 static void results_check(struct products *s, bool was)
 {
-    const float sum = (float)(N / 2 * (s->n + 1)); /* of the ranks' x, over the columns of each */
+    const int whole = N / 2 * (s->n + 1); /* the sum of the ranks' x, over the columns of each */
+    const float sum = (float)whole;
 
     value_check(s, Y, was ? W * sum : -1);
     value_check(s, C, was ? W * sum : -1);
