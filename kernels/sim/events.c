@@ -68,14 +68,21 @@ static void up(struct sim *s, uint32_t i, struct event e)
 
 static void down(struct sim *s, uint32_t i, struct event e)
 {
+    const struct event *heap = s->events.heap;
     const uint32_t n = s->events.n;
 
     for (uint32_t child; (child = 4 * i + 1) < n;) {
-        for (uint32_t k = child + 1; k < n && k < 4 * i + 5; k++)
-            child = before(&s->events.heap[k], &s->events.heap[child]) ? k : child;
-        if (!before(&s->events.heap[child], &e))
+        if (child + 3 < n) { /* all four: which of them comes first is found without a branch */
+            const uint32_t a = child + before(&heap[child + 1], &heap[child]);
+            const uint32_t b = child + 2 + before(&heap[child + 3], &heap[child + 2]);
+            child = a + (b - a) * before(&heap[b], &heap[a]);
+        } else {
+            for (uint32_t k = child + 1; k < n; k++)
+                child = before(&heap[k], &heap[child]) ? k : child;
+        }
+        if (!before(&heap[child], &e))
             break;
-        store(s, i, s->events.heap[child]);
+        store(s, i, heap[child]);
         i = child;
     }
     store(s, i, e);

@@ -228,6 +228,7 @@ struct adapter {
     struct queued *ring;     /* in the order in which they are ready */
     uint32_t first, n, room; /* room: a power of two */
     uint32_t nflying;
+    uint32_t blocked;           /* so many of the first are ready, and for nodes that messages are under way to */
     bool asked;                 /* it has an event for the first of them that is not ready */
     int flying[SIM_MAX_FLYING]; /* nodes that messages under way go to */
 };

@@ -76,11 +76,12 @@ static struct queued *queued_at(const struct adapter *a, uint32_t i)
 }
 
 /* Takes the first message out that the adapter can send; false: there is none. *ready: when the first that is not ready will be; NEVER: those that were looked
- * at are. */
+ * at are. Messages that cannot be sent, since others to their nodes are under way, are not looked at again before one of those has left: a full window would be
+ * gone through at each message that is put behind it. */
 static bool adapter_take(const struct sim *s, struct adapter *a, uint64_t *ready, struct queued *out)
 {
     *ready = NEVER;
-    for (uint32_t i = 0; i < a->n && i < LOOK_AHEAD; i++) {
+    for (uint32_t i = a->blocked; i < a->n && i < LOOK_AHEAD; a->blocked = ++i) {
         const struct queued *q = queued_at(a, i);
         if (q->ready > s->now) {
             *ready = q->ready;
@@ -174,6 +175,7 @@ void message_sent(struct sim *s, uint32_t message)
     for (uint32_t i = 0; i < a->nflying; i++)
         if (a->flying[i] == m->to) {
             a->flying[i] = a->flying[--a->nflying];
+            a->blocked = 0;
             break;
         }
     message_left(s, message);
