@@ -129,14 +129,16 @@ static bool launched_text(const struct plan_options *o, char text[LAUNCHED_TEXT]
     const bool gathers = s->spec->exchange == EXCHANGE_GATHER;
     const int64_t m = gathers ? 2 * s->m : s->m, row = gathers ? s->k : s->n;
     const uint64_t size = dtype_size(s->dtype), bytes = (uint64_t)m * (uint64_t)row * size / 2;
-    const char *why = size != 2                  ? "that is for f16 and bf16"
-                      : row % 8                  ? (gathers ? "K is no multiple of 8" : "N is no multiple of 8")
-                      : !tiles_can(m, row, size) ? "there is nothing to multiply"
-                      : !tiles_pay(m, bytes, !gathers && !op_scatters_rows(s->spec->number))
-                          ? "M is less than 512, or little goes to the other rank"
-                      : !gathers && !tiles_fit(m / 2, m - m / 2) ? "half of M leaves much of tiles of 256 rows empty"
-                                                                 : NULL;
+    const bool returns = !gathers && !op_scatters_rows(s->spec->number);
+    const char *why = size != 2                      ? "that is for f16 and bf16"
+                      : row % 8                      ? (gathers ? "K is no multiple of 8" : "N is no multiple of 8")
+                      : !tiles_can(m, row, size)     ? "there is nothing to multiply"
+                      : tiles_pay(m, bytes, returns) ? NULL
+                      : returns                      ? "M is less than 512, or less than 4 MiB go to the other rank"
+                                                     : "M is less than 512, or less than 1 MiB goes to the other rank";
 
+    if (!why && !gathers && !tiles_fit(m / 2, m - m / 2))
+        why = "half of M leaves much of tiles of 256 rows empty";
     if (o->device != PLAN_GPU || s->nranks != 2 || o->nodes != 1 || s->spec->compute != COMPUTE_GEMM ||
         s->spec->exchange == EXCHANGE_PUT || o->schedule)
         return false;

@@ -37,9 +37,8 @@ static bool library_is_there(struct fcc_comm *comm)
 }
 
 /* What this rank's process has, as far as FCC_FUSED asks for it. The GPU's major version is asked for, as only CUDA has tiles that are fast. */
-static enum pieces_level pieces_level(struct fcc_comm *comm)
+static enum pieces_level pieces_level(struct fcc_comm *comm, const char *wish)
 {
-    const char *wish = getenv(FUSED_VARIABLE);
     const bool always = wish && !strcmp(wish, "tiles"), choose = !wish || !strcmp(wish, "auto");
     int before = 0, major = 0;
 
@@ -56,13 +55,13 @@ static enum pieces_level pieces_level(struct fcc_comm *comm)
 
 static int rings_prepare(struct fcc_comm *comm)
 {
+    const char *wish = getenv(FUSED_VARIABLE);
     struct {
         struct fcc_submit msg;
         int64_t library[2];
     } ask = {.msg = {.op = FCC_RINGS, .nattrs = 2},
-             .library = {(int64_t)((uint64_t)FCC_ATTR_LIBRARY << 32 | 1), pieces_level(comm)}};
+             .library = {(int64_t)((uint64_t)FCC_ATTR_LIBRARY << 32 | 1), pieces_level(comm, wish)}};
     static_assert(offsetof(__typeof__(ask), library) == sizeof(struct fcc_submit), "attributes follow");
-    const char *wish = getenv(FUSED_VARIABLE);
 
     if (wish && strcmp(wish, "auto") != 0 && strcmp(wish, "tiles") != 0 && strcmp(wish, "pieces") != 0)
         return last_error_set(-EINVAL, "rank %d: " FUSED_VARIABLE "=%.40s: allowed are auto, tiles and pieces", comm->rank,

@@ -119,8 +119,8 @@ static void memory(void)
         {"2048", "launched by the ranks: by tiles of 128 x 128 on H100 and H200, elsewhere in pieces by cuBLAS\n"},
         {"1088",
          "launched by the ranks: in pieces by cuBLAS, not by tiles: half of M leaves much of tiles of 256 rows empty\n"},
-        {"511", "launched by the ranks: in pieces by cuBLAS, not by tiles: M is less than 512, or little goes to the other "
-                "rank\n"}};
+        {"511", "launched by the ranks: in pieces by cuBLAS, not by tiles: M is less than 512, or less than 1 MiB goes to the "
+                "other rank\n"}};
     for (size_t i = 0; i < sizeof(launched) / sizeof(launched[0]); i++)
         CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", launched[i][0], "-n", "3072", "-k", "64", "--dtype", "bf16",
                      "--device", "gpu") == 0 &&
