@@ -138,7 +138,7 @@ static bool launched_text(const struct plan_options *o, char text[LAUNCHED_TEXT]
                                                      : "M is less than 512, or less than 1 MiB goes to the other rank";
 
     if (!why && !gathers && !tiles_fit(m / 2, m - m / 2))
-        why = "half of M leaves much of tiles of 256 rows empty";
+        why = "half of M leaves much of its last tiles of 128 rows empty";
     if (o->device != PLAN_GPU || s->nranks != 2 || o->nodes != 1 || s->spec->compute != COMPUTE_GEMM ||
         s->spec->exchange == EXCHANGE_PUT || o->schedule)
         return false;

@@ -19,7 +19,8 @@
  *             Hopper's copy engine moves them (device/exchange/rings_bulk.h), elsewhere all threads do.
  *
  * Reductions of large vectors take two steps: each owner of a chunk gets all ranks' terms (pieces of step 0), combines them in rank order
- * and sends the result to whoever gets it (step 1). Two ranks that both get the whole result both reduce all of it, in one step. Of small
+ * and sends the result to whoever gets it (step 1). Two ranks that both get the whole result both reduce all of it, in one step. Where there is one step,
+ * two workgroups of each channel reduce, a half of each piece each (`twins`): one alone is slower than the link. Of small
  * ones each rank that gets the result gets all terms, as packets.
  *
  * Products (gemv_all_reduce) are run by the kernels of kernels/gpu/device/compute/gemv.hip (kernels/gpu/device/through_rings.h). In one
@@ -67,7 +68,7 @@ static_assert(RINGS_RANKS == GPU_MAX_GPUS, "one rank on each GPU");
 /* Whether a reduction of such vectors takes one step. */
 RINGS_FUNCTION bool rings_at_once(uint32_t nranks, uint64_t bytes)
 {
-    return bytes <= RINGS_PACKETS_MOST && bytes * (nranks - 1) <= 2 * RINGS_PACKETS_MOST;
+    return bytes <= rings_packets_most(nranks) && bytes * (nranks - 1) <= rings_packet_bytes(nranks);
 }
 
 /* A call. Lengths, counts and places are in elements. */

@@ -117,8 +117,8 @@ static void memory(void)
     CHECK(says("memory: 192 KiB of factors read, 512 KiB of sums and results read, 768 KiB written\n"));
     static const char *const launched[][2] = {
         {"2048", "launched by the ranks: by tiles of 128 x 128 on H100 and H200, elsewhere in pieces by cuBLAS\n"},
-        {"1088",
-         "launched by the ranks: in pieces by cuBLAS, not by tiles: half of M leaves much of tiles of 256 rows empty\n"},
+        {"1088", "launched by the ranks: in pieces by cuBLAS, not by tiles: half of M leaves much of its last tiles of 128 "
+                 "rows empty\n"},
         {"511", "launched by the ranks: in pieces by cuBLAS, not by tiles: M is less than 512, or less than 1 MiB goes to the "
                 "other rank\n"}};
     for (size_t i = 0; i < sizeof(launched) / sizeof(launched[0]); i++)

@@ -5,6 +5,7 @@
  * many, come and wait in any order get to the end, without that a tile in a slot is overwritten before it was taken. FCC_TEST_SEED=N repeats a run.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/gpu/device/tiles/tiles_order.h"
 #include "tests/bed/harness.h"
@@ -25,22 +26,26 @@ static void covers(const struct tiles_order *o, int64_t n)
     uint32_t part, unit, row, col, found = 0;
 
     for (int p = 0; p < 2; p++) {
-        seen[p] = calloc((size_t)o->part[p].high * 2 * o->part[p].wide + 1, 1);
+        seen[p] = calloc((size_t)(o->part[p].high + 1) * 2 * o->part[p].wide + 1, 1);
         CHECK(seen[p] != NULL);
     }
     for (uint32_t position = 0; position < o->positions; position++) {
         if (!tiles_unit(o, position, &part, &unit))
             continue;
-        tiles_place(o, part, unit, &row, &col);
-        CHECK(row % (2 * TILES_ROWS) == 0 && col % o->cols == 0 && row < o->part[part].rows && col < n);
-        for (uint32_t i = 0; i < 2; i++)
-            seen[part][(row / TILES_ROWS + i) * o->part[part].wide + col / o->cols]++;
+        CHECK(tiles_is_there(o, part, 2 * unit));
+        for (uint32_t i = 0; i < 2; i++) {
+            if (!tiles_place(o, part, 2 * unit + i, &row, &col))
+                continue;
+            CHECK(row % TILES_ROWS == 0 && col % o->cols == 0 && row < o->part[part].rows && col < n);
+            seen[part][row / TILES_ROWS * o->part[part].wide + col / o->cols]++;
+        }
         found++;
     }
     CHECK(found == o->part[0].units + o->part[1].units);
     for (int p = 0; p < 2; p++) {
-        CHECK((int64_t)o->part[p].high * 2 * TILES_ROWS >= o->part[p].rows && (int64_t)o->part[p].wide * o->cols >= n);
-        for (uint32_t i = 0; i < 2 * o->part[p].high * o->part[p].wide; i++)
+        const uint32_t tiles = (uint32_t)((o->part[p].rows + TILES_ROWS - 1) / TILES_ROWS) * o->part[p].wide;
+        CHECK((int64_t)o->part[p].wide * o->cols >= n && 2 * o->part[p].units <= tiles + o->part[p].wide);
+        for (uint32_t i = 0; i < tiles; i++)
             CHECK(seen[p][i] == 1);
         free(seen[p]);
     }
@@ -211,7 +216,7 @@ static void both_run(struct side sides[2], uint32_t workers[2], bool returns)
 
 static void sums(void)
 {
-    static const int64_t rows[] = {0, 1, 128, 129, 1000, 4096, 8192, 20000}, ns[] = {8, 136, 1024, 3072, 12288, 20480};
+    static const int64_t rows[] = {0, 1, 128, 129, 544, 4096, 8192, 20000}, ns[] = {8, 136, 1024, 3072, 12288, 20480};
 
     for (int i = 0; i < test_rounds(300); i++) {
         const int64_t first = rows[draw(8)], second = draw(2) ? first : rows[draw(8)], n = ns[draw(6)];
@@ -266,10 +271,10 @@ static void limits(void)
     }
     CHECK(tiles_pay(1024, 4u << 20, true) && !tiles_pay(511, 4u << 20, false) && !tiles_pay(1024, 1000, false));
     CHECK(tiles_fit(512, 512) && !tiles_fit(544, 544) && tiles_fit(300, 300) && tiles_fit(2696, 2696) &&
-          !tiles_fit(1328, 1328) && tiles_fit(0, 4096));
+          tiles_fit(1328, 1328) && !tiles_fit(1300, 1300) && tiles_fit(0, 4096));
     CHECK(tiles_pay(1024, 2u << 20, false) && !tiles_pay(1024, 2u << 20, true));
     CHECK(tiles_columns(4096, 4096, 18432) == 256 && tiles_columns(256, 256, 3072) == 128 &&
-          tiles_columns(544, 544, 13376) == 256);
+          tiles_columns(768, 768, 13376) == 256);
     for (uint32_t cols = 128; cols <= 256; cols += 128)
         for (uint32_t flows = 1; flows <= 2; flows++) {
             const struct tiles_order fit = tiles_order_of(2048, 2048, 12 * cols, 4096, cols, TILES_BAND, flows),
@@ -280,9 +285,27 @@ static void limits(void)
         }
 }
 
+/* Each 16 bytes of a tile have a place of their own in its slot, and rows of 8 stay together. */
+static void slots(void)
+{
+    static bool taken[TILES_ROWS * 256 / 8];
+
+    for (uint32_t cols = 128; cols <= 256; cols += 128) {
+        memset(taken, 0, sizeof(taken));
+        for (uint32_t row = 0; row < TILES_ROWS; row++)
+            for (uint32_t chunk = 0; chunk < cols / 8; chunk++) {
+                const uint32_t at = tiles_place_in_slot(row, chunk);
+                CHECK(at % 16 == 0 && at < tiles_slot_bytes(cols) && !taken[at / 16]);
+                CHECK(at / 1024 == tiles_place_in_slot(row / 8 * 8, chunk / 8 * 8) / 1024);
+                taken[at / 16] = true;
+            }
+    }
+}
+
 int main(void)
 {
-    static const struct test tests[] = {{"sums", sums, 300}, {"gathered", gathered, 100}, {"limits", limits, 10}};
+    static const struct test tests[] = {
+        {"sums", sums, 300}, {"gathered", gathered, 100}, {"limits", limits, 10}, {"slots", slots, 10}};
 
     state = test_seed();
     return tests_run("tiles", TESTS(tests));

@@ -431,6 +431,14 @@ GPU_DEVICE void gpu_bulk_store(void *to, const void *from, uint32_t bytes)
                  : "memory");
 }
 
+/* Store a box of a matrix (driver_matrix_map()) from shared memory, as far as it lies in it, likewise. */
+GPU_DEVICE void gpu_box_store(const void *map, int32_t x, int32_t y, const void *from)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x), "r"(y),
+                 "r"(gpu_shared_address(from))
+                 : "memory");
+}
+
 GPU_DEVICE void gpu_bulk_end_group()
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");

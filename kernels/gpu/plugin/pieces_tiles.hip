@@ -45,7 +45,8 @@ static struct tiles_call call_of(const struct flow *f, const struct rings_pieces
     t.dtype = w->dtype;
     t.multiprocessors = gpus[f->gpu].multiprocessors;
     t.packed = (uint64_t)f->p->own;
-    t.packed_bytes = FLOW_OWN_BYTES;
+    t.packed_bytes = FLOW_OWN_BYTES - tiles_apart_bytes(t.multiprocessors);
+    t.apart = t.packed + t.packed_bytes;
     return t;
 }
 

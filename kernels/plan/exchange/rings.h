@@ -20,9 +20,8 @@
 #define RINGS_RANKS 16
 #define RINGS_CHANNELS 32u
 #define RINGS_STEPS 2u
-#define RINGS_DEPTH 4u                  /* pieces of a ring */
-#define RINGS_PACKETS_MOST (256u << 10) /* bytes of a part that travels as packets */
-#define RINGS_PACKET_BYTES (2 * RINGS_PACKETS_MOST)
+/* Pieces of a ring: twice as many as are on their way from a sender's first store until it hears that a piece was taken, which takes some 20 us on two H200. */
+#define RINGS_DEPTH 8u
 #define RINGS_PRODUCT_BYTES (16u << 20) /* of a rank's packets of a product, of all ranks together, in each of two halves */
 #define RINGS_ONE_STEP_BYTES (1u << 20) /* of all ranks' packets of a product, if each goes to all ranks */
 #define RINGS_ROWS_BYTES (8u << 20) /* of the packets from all other ranks of rows that are added up, in each of two halves */
@@ -161,12 +160,24 @@ struct rings_head {
 /* Of a piece, at most. */
 RINGS_FUNCTION uint64_t rings_piece_bytes(uint32_t nranks)
 {
-    return nranks <= 4 ? 64u << 10 : 32u << 10;
+    return nranks <= 2 ? 64u << 10 : nranks <= 4 ? 32u << 10 : 16u << 10;
+}
+
+/* Bytes of a part that travels as packets. On two H200 packets of 1 MB still arrive before pieces would; with more ranks each sends to all. */
+RINGS_FUNCTION uint64_t rings_packets_most(uint32_t nranks)
+{
+    return nranks <= 2 ? 1u << 20 : 256u << 10;
+}
+
+/* Of all packets from a rank. */
+RINGS_FUNCTION uint64_t rings_packet_bytes(uint32_t nranks)
+{
+    return 2 * rings_packets_most(nranks);
 }
 
 RINGS_FUNCTION uint64_t rings_pieces_at(uint32_t nranks)
 {
-    return RINGS_PACKETS_AT + 2 * (uint64_t)nranks * RINGS_PACKET_BYTES;
+    return RINGS_PACKETS_AT + 2 * (uint64_t)nranks * rings_packet_bytes(nranks);
 }
 
 RINGS_FUNCTION uint64_t rings_products_at(uint32_t nranks)

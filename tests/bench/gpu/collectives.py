@@ -111,7 +111,8 @@ class Session:
     def fccd(self, kind, whole, own):
         torch = self.torch
         source = own if kind == "all_gather" else whole
-        result = torch.empty_like(own if kind == "reduce_scatter" else whole)
+        in_place = kind == "broadcast" and self.rank.rank == 0  # as NCCL's from PyTorch is
+        result = whole if in_place else torch.empty_like(own if kind == "reduce_scatter" else whole)
         places = {"out": place(result)}
         if kind != "broadcast" or self.rank.rank == 0:
             places["in_"] = place(source)

@@ -41,9 +41,10 @@ enum gemm_gate { GEMM_GATE_UNKNOWN, GEMM_GATE_OPEN, GEMM_GATE_SHUT };
 #define GEMM_SPREAD_PERCENT 85u /* of a tile's time that all of them are spread over */
 #define GEMM_SPREAD_NAP_NS 100u
 
-template <typename T, int ROWS_, int COLS_, bool PAIR_> struct gemm_shape {
+/* BOXES_: of 128 rows: a finished tile stands in boxes (below). */
+template <typename T, int ROWS_, int COLS_, bool PAIR_, bool BOXES_ = false> struct gemm_shape {
     static constexpr int ROWS = ROWS_, COLS = COLS_, CLUSTER = PAIR_ ? 2 : 1;
-    static constexpr bool PAIR = PAIR_;
+    static constexpr bool PAIR = PAIR_, BOXES = BOXES_;
     /* A group has 64 rows; where the tile has no more, half of the columns; where these are 64, half of each stage's k. */
     static constexpr bool SPLIT = ROWS == 64 && COLS == 64;
     static constexpr int GROUP_COLS = ROWS == 128 || SPLIT ? COLS : COLS / 2;
@@ -55,7 +56,12 @@ template <typename T, int ROWS_, int COLS_, bool PAIR_> struct gemm_shape {
     /* There is no room for a fourth stage beside all of the largest tile: so it leaves in two turns, every other 8 rows in
      * each. */
     static constexpr int TURNS = ROWS == 128 && COLS == 256 ? 2 : 1, OUT_ROWS = ROWS / TURNS, HELD = TURNS == 1 ? 1 : SUMS / 4;
-    static constexpr uint32_t TILE_BYTES = OUT_ROWS * OUT_PITCH * sizeof(T),
+    /* BOXES: 64 columns of a group's 64 rows are a box. It has two halves, of rows 0 to 7 and 8 to 15 of each warp's 16; in a half the warps' 8 rows follow
+     * each other, 128 bytes each, with the copy engine's 128-byte swizzle. What is stored at the other rank is whole halves then. (Rows that begin at multiples of
+     * 16 bytes, but not of 128, leave for another GPU at 287 GB/s instead of 365.) A turn has one half of each box, or both. */
+    static constexpr uint32_t OUT_HALVES = TURNS == 1 ? 2 : 1, HALF_BOX = 4096, BOX = 2 * HALF_BOX;
+    static_assert(!BOXES || ROWS == 128, "a group has 64 rows and all columns");
+    static constexpr uint32_t TILE_BYTES = OUT_ROWS * (BOXES ? (uint32_t)COLS : OUT_PITCH) * sizeof(T),
                               HALF_BYTES = SPLIT ? SUMS * 128 * sizeof(float) : 0;
     static constexpr uint32_t OUT_BYTES = TILE_BYTES + HALF_BYTES, ALIGN = 1024;
     static constexpr uint32_t MOST = 227 * 1024 - 1024; /* a workgroup's, but for what is not dynamic */
@@ -63,6 +69,18 @@ template <typename T, int ROWS_, int COLS_, bool PAIR_> struct gemm_shape {
     static constexpr size_t SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + ALIGN;
     static_assert(sizeof(T) == 2 && STAGES >= 4, "");
     static_assert(2 * GEMM_GROUP_REGISTERS + GEMM_OTHER_REGISTERS == 3 * GEMM_REGISTERS, "");
+
+    /* BOXES: bytes from a row's first 16 bytes of a box's columns to number `chunk` of the row's: `line` is the row's number modulo 8. */
+    static __device__ __forceinline__ uint32_t chunk_place(uint32_t chunk, uint32_t line)
+    {
+        return chunk / 8 * (2 * OUT_HALVES * HALF_BOX) + (chunk % 8 ^ line) * 16;
+    }
+
+    /* BOXES: bytes from a turn's begin to row `row` of the tile, if that leaves in the turn. */
+    static __device__ __forceinline__ uint32_t row_place(uint32_t row)
+    {
+        return (row / 64 * OUT_HALVES + (OUT_HALVES == 2 ? row / 8 % 2 : 0)) * HALF_BOX + row / 16 % 4 * 1024 + row % 8 * 128;
+    }
 
     /* The tile's row that leaves from a row of the memory for finished ones. */
     static __device__ __forceinline__ uint32_t row_leaving(uint32_t place, uint32_t turn)

@@ -28,19 +28,24 @@ extern __shared__ __align__(128) unsigned char rings_shared[]; /* struct bulk_sh
 /* ---- pieces ---- */
 
 /* Of what is only moved: whether one of this rank's parts may be too long for packets. */
-static __host__ __device__ bool may_have_pieces(const struct gpu_collective &w)
+static __host__ __device__ bool may_have_pieces(const struct gpu_collective &w, uint32_t nranks)
 {
     const uint64_t most = (uint64_t)(w.in_elements > w.out_elements ? w.in_elements : w.out_elements);
 
-    return most * w.element_bytes > RINGS_PACKETS_MOST;
+    return most * w.element_bytes > rings_packets_most(nranks);
 }
 
-/* A channel's pieces for all ranks, or (TAKES) from all ranks, in turns. */
+/* A channel's pieces for all ranks, or (TAKES) from all ranks, in turns. `moves`: a collective that only moves, whose parts may be packets, and whose own part
+ * is copied by the waves that have nothing to do with pieces, and by the others at the end. (Copied before, 128 MB took as long as 40 MB over the links.) */
 template <bool TAKES>
 GPU_DEVICE void pieces_move(const struct rings_call &c, struct rings_run &run, struct bulk_shared *shared, uint32_t step,
-                            uint32_t channel, bool may_be_packets)
+                            uint32_t channel, bool moves)
 {
+    if (threadIdx.x == 0)
+        run.copied = 0;
     bulk_begin(shared, 1);
+    if (BULK_MOVES && moves && threadIdx.x >= BULK_IDLE)
+        own_copy_beside(c, run, &run.copied);
     struct bulk_mover<TAKES> bulk(c, run, *shared);
     bool some = true, leave = false;
 
@@ -52,7 +57,7 @@ GPU_DEVICE void pieces_move(const struct rings_call &c, struct rings_run &run, s
             const int64_t at = TAKES ? run.get_at[peer] : run.send_at[peer], elements = TAKES ? run.get[peer] : run.send[peer];
             const struct pieces p = pieces_of(c, channel, elements);
             const struct ring ring = {step, channel, TAKES ? peer : c.rank, TAKES ? c.rank : peer};
-            if (!p.has(number) || (may_be_packets && are_packets(c, elements)))
+            if (!p.has(number) || (moves && are_packets(c, elements)))
                 continue;
             char *memory = (char *)(TAKES ? c.what.out : c.what.in) + (uint64_t)at * c.what.element_bytes + p.at(number);
             some = true;
@@ -66,6 +71,9 @@ GPU_DEVICE void pieces_move(const struct rings_call &c, struct rings_run &run, s
         }
     }
     bulk.drain();
+    gpu_wave_sync();
+    if (BULK_MOVES && moves && threadIdx.x < BULK_IDLE)
+        own_copy_beside(c, run, &run.copied);
 }
 
 /* ---- what is only moved ---- */
@@ -76,7 +84,7 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GP
     const bool waits =
         c.what.in_share == VECTOR_ROOT && c.what.out_share == VECTOR_OWN; /* what is sent depends on the headers */
     const uint32_t channel = blockIdx.x / MOVE_TASKS;
-    const bool has_pieces = may_have_pieces(c.what);
+    const bool has_pieces = may_have_pieces(c.what, c.nranks);
 
     gpu_follow();
     bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, false, has_pieces));
@@ -85,7 +93,8 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GP
     go_on = go_on && (waits || rings_meet(c, &run, false, has_pieces));
     if (go_on) {
         rings_received_tell(c, run);
-        own_copy(c, run);
+        if (!BULK_MOVES || !has_pieces)
+            own_copy(c, run);
     }
     go_on = __syncthreads_or(go_on && !packets_take(c, run)) == 0 && go_on;
     if (go_on && has_pieces && blockIdx.x % MOVE_TASKS == 0)
@@ -166,8 +175,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_pieces_kernel(
     if (rings_begin(c, &run) && rings_meet(c, &run, true, true)) {
         if (task == 0) /* this rank's terms, to those who reduce them */
             pieces_move<false>(c, run, bulk, 0, channel, false);
-        else if (task == 1) /* the own chunk */
-            terms_reduce<T>(c, run, bulk, channel);
+        else if (task == 1 || run.twins) /* the own chunk */
+            terms_reduce<T>(c, run, bulk, channel, task - 1);
         else /* the other chunks' results */
             pieces_move<true>(c, run, bulk, 1, channel, false);
     }
@@ -236,7 +245,7 @@ struct rings_launch rings_launch_of(const struct rings_call *c, bool bulk)
 {
     const struct gpu_collective *w = &c->what;
     const uint64_t in = (uint64_t)w->in_elements * w->element_bytes, out = (uint64_t)w->out_elements * w->element_bytes;
-    const bool pieces = w->reduces ? !rings_at_once(c->nranks, in) : may_have_pieces(*w);
+    const bool pieces = w->reduces ? !rings_at_once(c->nranks, in) : may_have_pieces(*w, c->nranks);
     const uint32_t workgroups = workgroups_for(!pieces, in > out ? in : out, w->reduces ? REDUCE_TASKS : MOVE_TASKS);
 
     return {rings_kernel(w, c->nranks), workgroups, THREADS, pieces && bulk ? (uint32_t)SHARED_BYTES : 0, 1};

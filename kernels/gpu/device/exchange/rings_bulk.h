@@ -25,10 +25,12 @@ enum {
     BULK_LOADER = 0,       /* threads */
     BULK_STORER = 32,
     BULK_TELLER = 64,   /* of a mover, which combines nothing */
+    BULK_IDLE = 96,     /* the first of those that have nothing to do with what a mover moves */
     BULK_COMBINERS = 64 /* the first of those that combine terms */
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define BULK_MOVES true /* the copy engine moves pieces, and most threads are idle meanwhile */
 
 enum {
     BULK_TILE = 16 << 10,
@@ -143,7 +145,7 @@ struct bulk_stores {
 
 /* One that sends pieces, or takes them. BEHIND: tiles that need not have been written when the next one is stored. */
 struct bulk_mover_stores : bulk_stores {
-    enum { BEHIND = 4 };
+    enum { BEHIND = 2 };
 
     /* The first `tiles` tiles have been written. */
     __device__ __forceinline__ void pass_on(uint32_t tiles)
@@ -287,7 +289,8 @@ template <bool TAKES> struct bulk_mover {
     {
         char *to = TAKES ? memory : piece_at(c, ring, number);
 
-        if (!TAKES && !storer.await(room_word(c, run, ring, number)))
+        if (!TAKES && (!storer.await(room_word(c, run, ring, number)) ||
+                       (run.twins && !storer.await(room_word(c, run, twin_ring(ring), number)))))
             return;
         for (uint64_t at = 0; at < bytes; at += BULK_TILE) {
             if (!bulk_await(storer.s.full, storer.stored, BULK_TILES, run))
@@ -319,6 +322,7 @@ template <bool TAKES> struct bulk_mover {
 };
 
 #else
+#define BULK_MOVES false
 
 /* All threads move the pieces. */
 struct bulk_shared {

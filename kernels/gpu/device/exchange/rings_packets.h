@@ -33,7 +33,7 @@ GPU_DEVICE void eight_store(char *at, uint64_t value, uint64_t bytes)
 /* The packets from rank `from` at rank `at`: two words each. */
 GPU_DEVICE uint64_t *packets_of(const struct rings_call &c, const struct rings_run &run, uint32_t at, uint32_t from)
 {
-    return (uint64_t *)(c.rings[at] + RINGS_PACKETS_AT + ((run.number % 2) * c.nranks + from) * (uint64_t)RINGS_PACKET_BYTES);
+    return (uint64_t *)(c.rings[at] + RINGS_PACKETS_AT + ((run.number % 2) * c.nranks + from) * rings_packet_bytes(c.nranks));
 }
 
 GPU_DEVICE void packet_store(uint64_t *packets, uint64_t i, uint64_t data, uint32_t stamp)
@@ -61,6 +61,35 @@ GPU_DEVICE bool packet_await(const struct rings_call &c, struct rings_run &run, 
     return true;
 }
 
+/* Waits for N packets, `apart` packets from each other, as far as they are before packet `end`. All are asked for before the first is looked at, in a
+ * loop that is short: instructions take time to load, too. False: leave. */
+template <int N>
+GPU_DEVICE bool packets_await(const struct rings_call &c, struct rings_run &run, const uint64_t *packets, uint64_t i,
+                              uint64_t apart, uint64_t end, uint64_t data[N])
+{
+    const uint32_t stamp = (uint32_t)run.number;
+
+    for (uint32_t spins = 1;; spins++) {
+        uint64_t first[N], second[N];
+        bool there = true;
+#pragma unroll
+        for (int u = 0; u < N; u++) {
+            const bool has = i + (uint64_t)u * apart < end;
+            first[u] = second[u] = (uint64_t)stamp << 32;
+            gpu_load_relaxed_pair(has, packets + 2 * (i + (uint64_t)u * apart), &first[u], &second[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < N; u++) {
+            there = there && first[u] >> 32 == stamp && second[u] >> 32 == stamp;
+            data[u] = (uint32_t)first[u] | second[u] << 32;
+        }
+        if (there)
+            return true;
+        if (spins % GPU_LOOK_SPINS == 0 && rings_look(c, run))
+            return false;
+    }
+}
+
 GPU_DEVICE uint64_t rings_threads()
 {
     return (uint64_t)gridDim.x * blockDim.x;
@@ -73,7 +102,7 @@ GPU_DEVICE uint64_t rings_thread()
 
 GPU_DEVICE bool are_packets(const struct rings_call &c, int64_t elements)
 {
-    return (uint64_t)elements * c.what.element_bytes <= RINGS_PACKETS_MOST;
+    return (uint64_t)elements * c.what.element_bytes <= rings_packets_most(c.nranks);
 }
 
 /* All threads of the kernel: sends what goes to each rank, as far as packets do. */
@@ -106,6 +135,8 @@ GPU_DEVICE void packets_send(const struct rings_call &c, const struct rings_run 
 /* All threads of the kernel: takes what comes from each rank, as far as packets do. False, in any thread: leave. */
 GPU_DEVICE bool packets_take(const struct rings_call &c, struct rings_run &run)
 {
+    enum { AT_ONCE = 4 };
+
     for (uint32_t k = 1; k < c.nranks; k++) {
         const uint32_t src = gpu_rank_at(k - 1, c.rank, c.nranks);
         const uint64_t bytes = (uint64_t)run.get[src] * c.what.element_bytes;
@@ -113,26 +144,57 @@ GPU_DEVICE bool packets_take(const struct rings_call &c, struct rings_run &run)
         const uint64_t *packets = packets_of(c, run, c.rank, src);
         if (!are_packets(c, run.get[src]))
             continue;
-        for (uint64_t i = rings_thread(); 8 * i < bytes; i += rings_threads()) {
-            uint64_t data;
-            if (!packet_await(c, run, packets, i, &data))
+        for (uint64_t i = rings_thread(); 8 * i < bytes; i += AT_ONCE * rings_threads()) {
+            uint64_t data[AT_ONCE];
+            if (!packets_await<AT_ONCE>(c, run, packets, i, rings_threads(), (bytes + 7) / 8, data))
                 return false;
-            eight_store(to + 8 * i, data, bytes - 8 * i);
+#pragma unroll
+            for (uint32_t u = 0; u < AT_ONCE; u++)
+                if (8 * (i + u * rings_threads()) < bytes)
+                    eight_store(to + 8 * (i + u * rings_threads()), data[u], bytes - 8 * (i + u * rings_threads()));
         }
     }
     return true;
 }
 
-/* All threads of the kernel: what a rank has for itself. */
-GPU_DEVICE void own_copy(const struct rings_call &c, const struct rings_run &run)
+/* What a workgroup copies of what the rank has for itself. */
+struct own_share {
+    const char *from;
+    char *to;
+    uint64_t bytes;
+};
+
+GPU_DEVICE struct own_share own_share_of(const struct rings_call &c, const struct rings_run &run)
 {
     const uint64_t bytes = (uint64_t)run.get[c.rank] * c.what.element_bytes;
     const uint64_t share = ((bytes + gridDim.x - 1) / gridDim.x + 127) / 128 * 128, begin = blockIdx.x * share;
     const char *from = (const char *)c.what.in + (uint64_t)run.send_at[c.rank] * c.what.element_bytes;
     char *to = (char *)c.what.out + (uint64_t)run.get_at[c.rank] * c.what.element_bytes;
 
-    if (from != to && begin < bytes)
-        group_copy(to + begin, from + begin, bytes - begin < share ? bytes - begin : share);
+    return {from + begin, to + begin, from == to || begin >= bytes ? 0 : bytes - begin < share ? bytes - begin : share};
+}
+
+/* All threads. */
+GPU_DEVICE void own_copy(const struct rings_call &c, const struct rings_run &run)
+{
+    const struct own_share s = own_share_of(c, run);
+
+    group_copy(s.to, s.from, s.bytes);
+}
+
+/* A wave, beside others that do something else: copies chunks of the workgroup's share, whose count is `copied`, until no more are left. */
+GPU_DEVICE void own_copy_beside(const struct rings_call &c, const struct rings_run &run, uint32_t *copied)
+{
+    enum { CHUNK = 16 << 10 };
+    const struct own_share s = own_share_of(c, run);
+    const uint32_t lane = threadIdx.x % GPU_WAVE;
+
+    for (;;) {
+        const uint64_t at = (uint64_t)CHUNK * gpu_team_get(lane ? 0 : atomicAdd(copied, 1), 0, GPU_WAVE);
+        if (at >= s.bytes)
+            return;
+        group_copy(s.to + at, s.from + at, s.bytes - at < CHUNK ? s.bytes - at : CHUNK, lane, GPU_WAVE);
+    }
 }
 
 #endif

@@ -63,6 +63,13 @@ GPU_DEVICE void room_tell(const struct rings_call &c, const struct rings_run &ru
     gpu_store_relaxed(&rings_head_of(c, r.from)->free[r.step][r.channel][r.to], pieces_count(run, number + 1));
 }
 
+/* Where two workgroups of a channel reduce a half of each piece each (run.twins): the word by which the second one says what it has read. There is one step
+ * then, so nothing else uses it. */
+GPU_DEVICE struct ring twin_ring(const struct ring &r)
+{
+    return {1, r.channel, r.from, r.to};
+}
+
 /* Where both of two ranks reduce the whole vector (run.each), perhaps in place: a piece of it has been read here, to be sent, so its
  * result may be stored. As room_tell(). */
 GPU_DEVICE struct ring read_ring(const struct rings_call &c, uint32_t channel)
@@ -123,7 +130,8 @@ GPU_DEVICE bool piece_word_await(const struct rings_call &c, struct rings_run &r
 GPU_DEVICE bool piece_send(const struct rings_call &c, struct rings_run &run, const struct ring &r, uint64_t number,
                            const char *at, uint64_t bytes)
 {
-    if (!piece_word_await(c, run, room_word(c, run, r, number)))
+    if (!piece_word_await(c, run, room_word(c, run, r, number)) ||
+        (run.twins && !piece_word_await(c, run, room_word(c, run, twin_ring(r), number))))
         return false;
     group_copy(piece_at(c, r, number), at, bytes);
     __syncthreads();

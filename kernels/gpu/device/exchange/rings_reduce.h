@@ -17,17 +17,29 @@ GPU_DEVICE uint32_t receiver_at(const struct rings_call &c, const struct rings_r
     return i > 0 ? c.nranks : c.what.out_share == VECTOR_ROOT ? c.what.root : c.rank;
 }
 
-/* A piece of the chunk, which begins at byte `at` of it. */
+/* A piece of the chunk, which begins at byte `at` of it, and from which byte of the piece on it is reduced. */
 struct chunk_piece {
     uint32_t channel;
-    uint64_t number, at;
+    uint64_t number, at, from;
 };
+
+/* The bytes of a piece that a workgroup reduces: all, or if the channel has twins one of the halves. */
+struct piece_part {
+    uint64_t begin, end;
+};
+
+GPU_DEVICE struct piece_part part_of(const struct rings_run &run, uint32_t half, uint64_t length)
+{
+    const uint64_t middle = (length / 2 + 127) / 128 * 128, first = run.twins && middle < length ? middle : length;
+
+    return half ? piece_part{first, length} : piece_part{0, first};
+}
 
 GPU_DEVICE const char *term_at(const struct rings_call &c, const struct rings_run &run, uint32_t r, const struct chunk_piece &p)
 {
     if (r != c.rank)
-        return piece_at(c, {0, p.channel, r, c.rank}, p.number);
-    return (const char *)c.what.in + (uint64_t)run.send_at[c.rank] * c.what.element_bytes + p.at;
+        return piece_at(c, {0, p.channel, r, c.rank}, p.number) + p.from;
+    return (const char *)c.what.in + (uint64_t)run.send_at[c.rank] * c.what.element_bytes + p.at + p.from;
 }
 
 /* For receiver `to`. */
@@ -36,8 +48,8 @@ GPU_DEVICE char *result_at(const struct rings_call &c, const struct rings_run &r
     const bool whole = c.what.out_share != VECTOR_OWN;
 
     if (to != c.rank)
-        return piece_at(c, {1, p.channel, c.rank, to}, p.number);
-    return (char *)c.what.out + (whole ? (uint64_t)run.send_at[c.rank] * c.what.element_bytes : 0) + p.at;
+        return piece_at(c, {1, p.channel, c.rank, to}, p.number) + p.from;
+    return (char *)c.what.out + (whole ? (uint64_t)run.send_at[c.rank] * c.what.element_bytes : 0) + p.at + p.from;
 }
 
 /* One thread, behind a fence: the results are there. */
@@ -48,12 +60,13 @@ GPU_DEVICE void results_tell(const struct rings_call &c, const struct rings_run 
             piece_tell(c, run, {1, channel, c.rank, receiver_at(c, run, i)}, number);
 }
 
-/* One thread: the terms have been read. */
-GPU_DEVICE void terms_tell(const struct rings_call &c, const struct rings_run &run, uint32_t channel, uint64_t number)
+/* One thread: the terms have been read, or this half of them. */
+GPU_DEVICE void terms_tell(const struct rings_call &c, const struct rings_run &run, uint32_t channel, uint32_t half,
+                           uint64_t number)
 {
     for (uint32_t r = 0; r < c.nranks; r++)
         if (r != c.rank)
-            room_tell(c, run, {0, channel, r, c.rank}, number);
+            room_tell(c, run, {half, channel, r, c.rank}, number); /* half 1: twin_ring() */
 }
 
 /* ---- by all threads ---- */
@@ -86,7 +99,8 @@ GPU_DEVICE bool piece_find(const struct rings_call &c, struct rings_run &run, co
 }
 
 template <typename T>
-GPU_DEVICE bool piece_reduce(const struct rings_call &c, struct rings_run &run, const struct chunk_piece &p, uint64_t bytes)
+GPU_DEVICE bool piece_reduce(const struct rings_call &c, struct rings_run &run, const struct chunk_piece &p, uint32_t half,
+                             uint64_t bytes)
 {
     if (!piece_find(c, run, p))
         return false;
@@ -95,7 +109,7 @@ GPU_DEVICE bool piece_reduce(const struct rings_call &c, struct rings_run &run, 
     if (threadIdx.x == 0) {
         gpu_fence_system();
         results_tell(c, run, p.channel, p.number);
-        terms_tell(c, run, p.channel, p.number);
+        terms_tell(c, run, p.channel, half, p.number);
     }
     return true;
 }
@@ -118,6 +132,7 @@ template <typename T> struct bulk_reducer {
     struct rings_run &run;
     struct bulk_shared &s;
     const struct pieces &p;
+    const uint32_t half;
     const uint64_t count;
     const uint32_t most = SLOT / c.nranks / 128 * 128; /* bytes of a tile, of each term */
 
@@ -128,12 +143,17 @@ template <typename T> struct bulk_reducer {
 
     __device__ __forceinline__ struct chunk_piece piece(uint64_t number) const
     {
-        return {p.channel, number, p.at(number)};
+        return {p.channel, number, p.at(number), 0};
     }
 
-    __device__ __forceinline__ uint32_t length(uint64_t number, uint64_t at) const
+    __device__ __forceinline__ struct piece_part part(uint64_t number) const
     {
-        return p.length(number) - at < most ? (uint32_t)(p.length(number) - at) : most;
+        return part_of(run, half, p.length(number));
+    }
+
+    __device__ __forceinline__ uint32_t length(const struct piece_part &part, uint64_t at) const
+    {
+        return part.end - at < most ? (uint32_t)(part.end - at) : most;
     }
 
     __device__ __forceinline__ bool terms_await(uint64_t number) const
@@ -151,15 +171,17 @@ template <typename T> struct bulk_reducer {
     {
         struct bulk_loader loader = {run, s, BULK_SLOTS};
 
-        for (uint64_t number = 0; number < count && terms_await(number); number++)
-            for (uint64_t at = 0; at < p.length(number); at += most) {
-                const uint32_t bytes = length(number, at);
+        for (uint64_t number = 0; number < count && terms_await(number); number++) {
+            const struct piece_part mine = part(number);
+            for (uint64_t at = mine.begin; at < mine.end; at += most) {
+                const uint32_t bytes = length(mine, at);
                 if (!loader.begin(c.nranks * bytes))
                     return loader.finish();
                 for (uint32_t r = 0; r < c.nranks; r++)
                     loader.load(slot(loader.loaded) + r * most, term_at(c, run, r, piece(number)) + at, bytes);
                 loader.end();
             }
+        }
         loader.finish();
     }
 
@@ -181,14 +203,16 @@ template <typename T> struct bulk_reducer {
     {
         uint32_t tile = 0;
 
-        for (uint64_t number = 0; number < count; number++)
-            for (uint64_t at = 0; at < p.length(number); at += most, tile++) {
+        for (uint64_t number = 0; number < count; number++) {
+            const struct piece_part mine = part(number);
+            for (uint64_t at = mine.begin; at < mine.end; at += most, tile++) {
                 if (!bulk_await(s.full, tile, BULK_SLOTS, run))
                     return;
-                combine_tile(slot(tile), length(number, at));
+                combine_tile(slot(tile), length(mine, at));
                 gpu_fence_for_async();
                 gpu_barrier_arrive(&s.done[tile % BULK_SLOTS]);
             }
+        }
     }
 
     /* Waits for room for a piece's results, where this rank's own are stored, too. False: leave. */
@@ -208,15 +232,16 @@ template <typename T> struct bulk_reducer {
         uint32_t to;
 
         for (uint64_t number = 0; number < count && results_await(storer, number); number++) {
-            for (uint64_t at = 0; at < p.length(number); at += most) {
+            const struct piece_part mine = part(number);
+            for (uint64_t at = mine.begin; at < mine.end; at += most) {
                 if (!bulk_await(s.done, storer.stored, BULK_SLOTS, run))
                     return storer.drain();
                 for (uint32_t i = 0; (to = receiver_at(c, run, i)) < c.nranks; i++)
-                    gpu_bulk_store(result_at(c, run, to, piece(number)) + at, slot(storer.stored), length(number, at));
+                    gpu_bulk_store(result_at(c, run, to, piece(number)) + at, slot(storer.stored), length(mine, at));
                 storer.end_tile();
                 storer.tell_some();
             }
-            terms_tell(c, run, p.channel, number);
+            terms_tell(c, run, p.channel, half, number);
             for (uint32_t i = 0; (to = receiver_at(c, run, i)) < c.nranks; i++)
                 if (to != c.rank)
                     storer.note({1, p.channel, c.rank, to}, number);
@@ -240,7 +265,7 @@ template <typename T> struct bulk_reducer {
 /* The number of a channel's pieces that the copy engine can reduce, which are its first ones. */
 GPU_DEVICE uint64_t bulk_reducible(const struct rings_call &c, const struct rings_run &run, const struct pieces &p)
 {
-    const struct chunk_piece first = {p.channel, 0, 0};
+    const struct chunk_piece first = {p.channel, 0, 0, 0};
     uint64_t n = 0;
 
     if ((uint64_t)term_at(c, run, c.rank, first) % 16 || (uint64_t)result_at(c, run, c.rank, first) % 16)
@@ -254,8 +279,10 @@ GPU_DEVICE uint64_t bulk_reducible(const struct rings_call &c, const struct ring
 
 /* ---- a channel ---- */
 
+/* half: which of twins; of others 0. */
 template <typename T>
-GPU_DEVICE void terms_reduce(const struct rings_call &c, struct rings_run &run, struct bulk_shared *shared, uint32_t channel)
+GPU_DEVICE void terms_reduce(const struct rings_call &c, struct rings_run &run, struct bulk_shared *shared, uint32_t channel,
+                             uint32_t half)
 {
     const struct pieces p = pieces_of(c, channel, run.send[c.rank]);
     uint64_t number = 0;
@@ -263,12 +290,14 @@ GPU_DEVICE void terms_reduce(const struct rings_call &c, struct rings_run &run, 
     bulk_begin(shared, blockDim.x - BULK_COMBINERS);
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     number = bulk_reducible(c, run, p);
-    if (number && !bulk_reducer<T>{c, run, *shared, p, number}.reduce())
+    if (number && !bulk_reducer<T>{c, run, *shared, p, half, number}.reduce())
         return;
 #endif
-    for (; p.has(number); number++)
-        if (!piece_reduce<T>(c, run, {channel, number, p.at(number)}, p.length(number)))
+    for (; p.has(number); number++) {
+        const struct piece_part mine = part_of(run, half, p.length(number));
+        if (!piece_reduce<T>(c, run, {channel, number, p.at(number), mine.begin}, half, mine.end - mine.begin))
             return;
+    }
 }
 
 #endif

@@ -37,6 +37,8 @@ struct rings_run {
     bool over;         /* the operator is, and so the words in host memory may be gone */
     bool told;         /* a thread of the workgroup has waited for long: the host knows of the run */
     bool each;         /* of reductions by pieces: the two ranks both reduce the whole vector */
+    bool twins;        /* ... there is one step, and two workgroups of a channel reduce a half of each piece each */
+    uint32_t copied;   /* of what the workgroup copies beside pieces: chunks that have been taken */
     uint32_t wrong;    /* the rank whose count in memory is wrong, so that the run is given up; RINGS_RANKS: none */
     int64_t count;     /* that count */
     int64_t send_at[RINGS_RANKS], send[RINGS_RANKS]; /* what goes to each rank, in `in`; of reductions, what it reduces */
@@ -323,6 +325,7 @@ GPU_DEVICE void rings_chunk_find(const struct rings_call &c, struct rings_run *r
     const bool is_own = c.what.out_share == VECTOR_OWN, each = c.nranks == 2 && c.what.out_share == VECTOR_ALL;
 
     run->each = each;
+    run->twins = is_own || each;
     run->send_at[r] = is_own ? at : each ? 0 : even < n ? even : n;
     run->send[r] = is_own ? own : each ? n : (next < n ? next : n) - run->send_at[r];
     run->get_at[r] = run->send_at[r];
@@ -391,7 +394,7 @@ GPU_DEVICE bool rings_skips(const struct rings_call &c, struct rings_run *run, u
     run->number = last;
     run->over = failed == UINT64_MAX;
     run->leave = true;
-    run->twice = run->told = run->each = false;
+    run->twice = run->told = run->each = run->twins = false;
     return true;
 }
 
@@ -412,7 +415,7 @@ GPU_DEVICE void rings_number(const struct rings_call &c, struct rings_run *run)
     run->over = failed == UINT64_MAX;
     run->leave = failed >= run->number;
     run->twice = inside >> RINGS_INSIDE != (inside & ((1u << RINGS_INSIDE) - 1)) * c.what.number;
-    run->told = run->each = false;
+    run->told = run->each = run->twins = false;
     if (failed + 1 == run->number && blockIdx.x == 0) /* the run before had ended here when it was given up */
         gpu_store_relaxed((uint64_t *)c.failed, failed);
 }

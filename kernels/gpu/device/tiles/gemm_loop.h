@@ -195,15 +195,23 @@ template <typename T, typename S> struct gemm_loop {
     }
 
     /* Of a warp's 16 rows a thread has rows lane / 4 and 8 more, of them columns 8j + lane % 4 * 2 and the next: sums 4j and 4j
-     * + 1 of the one row, 4j + 2 and 4j + 3 of the other. What leaves in the second turn stays in registers. */
+     * + 1 of the one row, 4j + 2 and 4j + 3 of the other. What leaves in the second turn stays in registers. `at`: where the first row's columns lane % 4 * 2 go. */
+    static __device__ __forceinline__ uint32_t *pair_place(T *at, uint32_t j)
+    {
+        if constexpr (S::BOXES)
+            return (uint32_t *)((unsigned char *)at + S::chunk_place(j, threadIdx.x % 32 / 4));
+        else
+            return (uint32_t *)(at + j * 8);
+    }
+
     __device__ __forceinline__ void finish(const float (&sums)[S::SUMS], T *at, uint32_t (&held)[S::HELD])
     {
 #pragma unroll
         for (int i = 0; i < S::SUMS; i += 4) {
             uint32_t second = gpu_wgmma_pair(sums[i + 2], sums[i + 3], T());
-            *(uint32_t *)(at + i * 2) = gpu_wgmma_pair(sums[i], sums[i + 1], T());
+            *pair_place(at, i / 4) = gpu_wgmma_pair(sums[i], sums[i + 1], T());
             if constexpr (S::TURNS == 1)
-                *(uint32_t *)(at + i * 2 + 8 * S::OUT_PITCH) = second;
+                *pair_place(at + (S::BOXES ? S::HALF_BOX / sizeof(T) : 8 * S::OUT_PITCH), i / 4) = second;
             else
                 held[i / 4] = second;
         }
@@ -214,7 +222,7 @@ template <typename T, typename S> struct gemm_loop {
     {
 #pragma unroll
         for (int i = 0; i < S::HELD; i++)
-            *(uint32_t *)(at + i * 8) = held[i];
+            *pair_place(at, i) = held[i];
         gpu_fence_for_async();
     }
 
@@ -237,8 +245,10 @@ template <typename T, typename S> struct gemm_loop {
         uint32_t base = gpu_shared_address(stages);
         uint64_t a = gpu_wgmma_matrix(base + row * 128 + k * 32, 16, 1024);
         uint64_t b = gpu_wgmma_matrix(base + S::A_BYTES + col / 64 * S::B_PART + k * 2048, S::B_PART, 1024);
-        T *at = (T *)(stages + S::STAGES * S::STAGE_BYTES) +
-                ((row + thread % 128 / 32 * 16) / S::TURNS + lane / 4) * S::OUT_PITCH + col + lane % 4 * 2;
+        const uint32_t first = row + thread % 128 / 32 * 16 + lane / 4; /* of this thread's two rows */
+        T *at = (T *)(stages + S::STAGES * S::STAGE_BYTES) + lane % 4 * 2 +
+                (S::BOXES ? S::row_place(first) / (uint32_t)sizeof(T)
+                          : ((row + thread % 128 / 32 * 16) / S::TURNS + lane / 4) * S::OUT_PITCH + col);
         gemm_ring<GEMM_JOBS> jobs;
         gemm_ring<S::STAGES> ring;
         gemm_ring<1> out;

@@ -33,7 +33,7 @@ extern __shared__ __align__(16) unsigned char tiles_shared_bytes[];
 #include "kernels/gpu/device/tiles/tiles_hopper.h"
 #endif
 
-enum { BEGIN_THREADS = 64, MOVERS = 16 /* of as many workgroups one moves sums */ };
+enum { BEGIN_THREADS = 64 };
 
 static __global__ void __launch_bounds__(BEGIN_THREADS)
     tiles_begin_kernel(GPU_PARAMETER struct rings_call c, struct tiles_words *words)
@@ -79,6 +79,30 @@ template <typename T> struct tiles_any {
         return all_know(&word);
     }
 
+    /* The workgroup's own memory for a tile, whose rows follow each other: one that is to be sent, or has come. */
+    __device__ __forceinline__ uint64_t apart() const
+    {
+        return call.apart + blockIdx.x * tiles_slot_bytes(call.order.cols);
+    }
+
+    /* All threads: copies a tile from the other rank, which is there, into that memory; and from it, or from rows of c, to the other rank. */
+    __device__ __forceinline__ void tile_fetch(uint32_t tile, uint32_t col) const
+    {
+        const struct tiles_plain rows = {apart(), call.order.cols, 16, TILES_ROWS, tiles_chunks(call, col)};
+
+        tiles_slot_copy<false, 4>(tiles_slot(call, call.slots, 0, tile), 0, rows, threadIdx.x, GPU_MATRIX_THREADS);
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ void tile_send(uint32_t part, uint32_t tile, uint32_t col) const
+    {
+        const struct tiles_plain rows = {(uint64_t)product.c, product.c_stride, part == 0 ? 16 : call.width,
+                                         (uint32_t)product.rows, tiles_chunks(call, col)};
+
+        tiles_slot_copy<true, 4>(tiles_slot(call, call.other_slots, part, tile), 0, rows, threadIdx.x, GPU_MATRIX_THREADS);
+        __syncthreads();
+    }
+
     /* One thread: waits for what a tile needs, and says what is multiplied, to where. */
     __device__ __forceinline__ void tile_begin(uint32_t part, uint32_t tile, uint32_t row, uint32_t col)
     {
@@ -92,17 +116,14 @@ template <typename T> struct tiles_any {
             is_there = tiles_rows_await(call, run, (int64_t)row + TILES_ROWS);
         product = {(const T *)call.a[part] + row * call.a_stride[part],
                    (const T *)call.b + col,
-                   sent ? (T *)tiles_slot(call, call.other_slots, 0, tile) : (T *)call.c[part] + row * call.c_stride + col,
+                   sent ? (T *)apart() : (T *)call.c[part] + row * call.c_stride + col,
                    call.a_stride[part],
                    call.b_stride,
                    sent ? (int64_t)call.order.cols : call.c_stride,
                    call.k,
                    rows < TILES_ROWS ? rows : TILES_ROWS,
                    cols < call.order.cols ? cols : call.order.cols};
-        stages = {nullptr, call.sums && part == 1 ? (const T *)tiles_slot(call, call.slots, 0, tile) : nullptr,
-                  nullptr, call.order.cols,
-                  0,       0,
-                  0.0f};
+        stages = {nullptr, call.sums && part == 1 ? (const T *)apart() : nullptr, nullptr, call.order.cols, 0, 0, 0.0f};
     }
 
     /* All threads: a tile. False: leave. */
@@ -112,13 +133,12 @@ template <typename T> struct tiles_any {
             tile_begin(part, tile, row, col);
         if (!all_know(&is_there))
             return false;
+        if (call.sums && part == 1)
+            tile_fetch(tile, col);
         gpu_multiply<T>(product, tiles_shared_bytes, gemm_stages<T>{&stages, 0, 0});
         __syncthreads();
-        if (call.sums && part == 1 && call.returns) {
-            gpu_rows_copy<T>((T *)tiles_slot(call, call.other_slots, 1, tile), call.order.cols, product.c, product.c_stride,
-                             product.rows, product.cols, threadIdx.x, GPU_MATRIX_THREADS);
-            __syncthreads();
-        }
+        if (tiles_leaves(call, part))
+            tile_send(part, tile, col);
         if (threadIdx.x == 0) {
             gpu_fence_system(); /* all threads' stores: platform.h */
             if (tiles_leaves(call, part))
@@ -140,9 +160,8 @@ template <typename T> struct tiles_any {
                 return;
             if (!tiles_unit(&call.order, position, &part, &unit))
                 continue;
-            tiles_place(&call.order, part, unit, &row, &col);
-            for (uint32_t i = 0; i < 2 && row < call.order.part[part].rows; i++, row += TILES_ROWS)
-                if (!tile(part, 2 * unit + i, row, col))
+            for (uint32_t i = 0; i < 2; i++)
+                if (tiles_place(&call.order, part, 2 * unit + i, &row, &col) && !tile(part, 2 * unit + i, row, col))
                     return;
         }
     }
@@ -155,15 +174,13 @@ template <typename T> struct tiles_any {
             const uint32_t tile = next(&call.words->moved);
             if (tile >= 2 * call.order.part[0].units)
                 return;
-            tiles_place(&call.order, 0, tile / 2, &row, &col);
-            row += tile % 2 * TILES_ROWS;
-            if (row >= call.order.part[0].rows)
+            if (!tiles_place(&call.order, 0, tile, &row, &col))
                 continue;
             if (threadIdx.x == 0)
                 is_there = tiles_come_await(call, run, tile, 1);
             if (!all_know(&is_there))
                 return;
-            tiles_move<T, 4>(call, tile, row, col, 0, TILES_ROWS, threadIdx.x, GPU_MATRIX_THREADS);
+            tiles_move<4>(call, tile, row, col, 0, TILES_ROWS, threadIdx.x, GPU_MATRIX_THREADS);
             __syncthreads();
             if (threadIdx.x == 0)
                 tiles_moved_tell(call, run, tile, 1);
@@ -171,7 +188,7 @@ template <typename T> struct tiles_any {
     }
 };
 
-/* Of sums that go back, the first workgroup that comes, and every MOVERSth one, moves them: so two workgroups on each GPU are enough. */
+/* Of sums that go back, the first workgroup that comes, and every TILES_MOVERSth one, moves them: so two workgroups on each GPU are enough. */
 template <typename T>
 __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
     tiles_any_kernel(GPU_PARAMETER struct tiles_call call)
@@ -189,7 +206,7 @@ __global__ void __launch_bounds__(GPU_MATRIX_THREADS, gpu_engine<T>::RESIDENT)
         tiles_run_find(call, &run);
     __syncthreads();
     if (run.number) {
-        if (call.returns && parts.next(&call.words->come_to) % MOVERS == 0)
+        if (call.returns && parts.next(&call.words->come_to) % TILES_MOVERS == 0)
             parts.move_all();
         else
             parts.multiply_all();
@@ -223,7 +240,7 @@ static hipError_t any_multiply(const struct tiles_call *call, bool hopper, hipSt
 {
     const void *kernel = (const void *)tiles_any_kernel<T>;
     const size_t shared_bytes = gpu_matrix_shared_bytes<T>(hopper ? 9 : 0, 0);
-    const uint32_t movers = call->returns ? call->multiprocessors / (MOVERS - 1) + 1 : 0;
+    const uint32_t movers = call->returns ? tiles_any_most(call->multiprocessors) - call->multiprocessors : 0;
     void *arguments[] = {(void *)call};
     const hipError_t status = hipFuncSetAttribute(kernel, hipFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
 
@@ -311,9 +328,9 @@ template <typename T> static bool maps_make(const struct tiles_call *call, struc
         suits = suits &&
                 (call->order.part[i].rows == 0 || driver_matrix_map(&maps->a[i], is_f16, call->a[i], call->k,
                                                                     call->order.part[i].rows, call->a_stride[i], TILES_ROWS));
-    if (suits && call->sums)
-        suits = driver_matrix_map(&maps->come, is_f16, call->slots, call->order.cols, (int64_t)call->order.slots * TILES_ROWS,
-                                  call->order.cols, 64);
+    for (uint32_t i = 0; i < 2; i++)
+        suits = suits && (!tiles_has_map(*call, i) || driver_matrix_map(&maps->c[i], is_f16, call->c[i], call->n,
+                                                                        call->order.part[i].rows, call->c_stride, 8));
     return suits && driver_matrix_map(&maps->b, is_f16, call->b, call->n, call->k, call->b_stride, GEMM_STEP);
 }
 
@@ -322,7 +339,7 @@ template <typename T, int COLS>
 static hipError_t hopper_multiply(const struct tiles_call *call, const struct tiles_maps *maps, int gpu, hipStream_t stream,
                                   bool follows)
 {
-    typedef gemm_shape<T, TILES_ROWS, COLS, true> shape;
+    typedef gemm_shape<T, TILES_ROWS, COLS, true, true> shape;
     static std::atomic<uint32_t> fits[GPU_MAX_GPUS];
     const void *kernel = (const void *)tiles_hopper_kernel<T, COLS>;
     void *arguments[] = {(void *)call, (void *)maps};

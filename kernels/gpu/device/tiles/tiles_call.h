@@ -26,8 +26,28 @@ struct tiles_call {
     uint32_t
         width; /* bytes that are stored at a time into c: 16: by the copy engine; 8, 4 or 2: what divides its address, rows and strides */
     uint64_t packed, packed_bytes; /* memory of this rank's own for factors whose rows the copy engine cannot take */
+    uint64_t apart; /* the same of tiles_apart_bytes(): a tile for each workgroup of the kernel that takes any matrices */
     uint32_t multiprocessors;
 };
+
+enum { TILES_MOVERS = 16 /* of as many workgroups of the kernel that takes any matrices one moves sums */ };
+
+/* Workgroups of the kernel that takes any matrices, at most. */
+static inline uint32_t tiles_any_most(uint32_t multiprocessors)
+{
+    return multiprocessors + multiprocessors / (TILES_MOVERS - 1) + 1;
+}
+
+static inline uint64_t tiles_apart_bytes(uint32_t multiprocessors)
+{
+    return tiles_any_most(multiprocessors) * tiles_slot_bytes(256);
+}
+
+/* Whether the copy engine stores a part's rows of c. */
+static inline __host__ __device__ bool tiles_has_map(const struct tiles_call &call, uint32_t part)
+{
+    return call.order.part[part].units && call.c[part] && !(call.sums && part == 0) && call.width == 16;
+}
 
 /* Enqueues the kernel in front of a call's: it begins the run, compares the ranks' headers, and sets the words back that are this rank's own. The caller's stream goes
  * on when the other rank has begun the run, too, so that its memory for arrivals is free. */

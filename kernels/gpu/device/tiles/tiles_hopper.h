@@ -10,7 +10,7 @@
  *   storer   stores a tile in the other rank's slot, when that is free, or in c; of sums that go back in both. A c whose rows the copy engine cannot take its lanes store
  *   mover    one warp, of gemm_all_reduce: moves the other rank's sums from their slots to c, a few rows at a time, so that all movers share what comes at the end
  *
- * What has come stands in a stage as the copy engine writes it with 128-byte swizzle: boxes of 64 rows and 64 columns, 8192 bytes each. With 256 columns each
+ * A tile that leaves stands in its slot as it stood in shared memory, in boxes (gemm_shape::BOXES), and so what has come stands in a stage. With 256 columns each
  * group's 64 rows are a stage; both groups go through both, so a stage is emptied by all warps as any other one.
  *
  * Memory order. A tile: the copy engine's stores into the slot, which each lane of the storer awaits; __syncwarp(); one lane stores `come` (release, system; it is
@@ -30,9 +30,9 @@
 #include "kernels/gpu/device/tiles/gemm_loop.h"
 #include "kernels/gpu/device/tiles/tiles_waits.h"
 
-/* For the copy engine: each part's A, B, and the slots, in boxes of 64 x 64. */
+/* For the copy engine: each part's A, B, and each part's rows of C that it stores, in boxes of 8 x 64. */
 struct tiles_maps {
-    CUtensorMap a[2], b, come;
+    CUtensorMap a[2], b, c[2];
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -63,17 +63,17 @@ template <typename T, typename S> struct tiles_change {
         sums[1] += gpu_to_f32(pair[1]);
     }
 
-    /* `at`: this group's boxes in a stage. gemm_loop::finish() says which sums a thread has; rows 8 apart have the same swizzle. */
+    /* `at`: this group's boxes in a stage. gemm_loop::finish() says which sums a thread has; its second row is in the box's other half. */
     __device__ __forceinline__ void boxes_add(float (&sums)[S::SUMS], const unsigned char *at) const
     {
         const uint32_t thread = threadIdx.x % 128, line = thread % 32 / 4;
-        const unsigned char *row = at + (thread / 32 * 16 + line) * 128 + thread % 4 * 4;
+        const unsigned char *row = at + thread / 32 * 1024 + line * 128 + thread % 4 * 4;
 
 #pragma unroll
         for (uint32_t j = 0; j < S::SUMS / 4; j++) {
-            const unsigned char *word = row + j / 8 * 8192 + (j % 8 ^ line) * 16;
+            const unsigned char *word = row + j / 8 * S::BOX + (j % 8 ^ line) * 16;
             pair_add(&sums[j * 4], *(const uint32_t *)word);
-            pair_add(&sums[j * 4 + 2], *(const uint32_t *)(word + 8 * 128));
+            pair_add(&sums[j * 4 + 2], *(const uint32_t *)(word + S::HALF_BOX));
         }
     }
 
@@ -89,7 +89,7 @@ template <typename T, typename S> struct tiles_change {
             const unsigned char *stage = loop.stages + ring->at * S::STAGE_BYTES;
             gpu_barrier_await(&loop.shared.stage_full[ring->at], ring->parity);
             if (STAGES == 1 || number == i)
-                boxes_add(sums, stage + (STAGES == 1 ? number * (S::COLS / 64) * 8192 : 0));
+                boxes_add(sums, stage + (STAGES == 1 ? number * (S::COLS / 64) * S::BOX : 0));
             __syncwarp();
             if (threadIdx.x % 32 == 0)
                 loop.stage_done(ring->at);
@@ -101,7 +101,7 @@ template <typename T, typename S> struct tiles_change {
 
 template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
     typedef gemm_loop<T, S> loop;
-    using loop::make, loop::job_make, loop::job_await, loop::job_done, loop::stage_load, loop::rows_store, loop::everyone;
+    using loop::make, loop::job_make, loop::job_await, loop::job_done, loop::stage_load, loop::everyone;
     using loop::parts_run;
     using loop::shared, loop::stages, loop::rank;
     const struct tiles_call &call;
@@ -110,17 +110,20 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
 
     /* ---- taker ---- */
 
-    /* Jobs for a unit's tiles. If only one is there, both workgroups get it, and the second one's is stored nowhere. */
+    /* Jobs for a unit's tiles. If only one is there, both workgroups get it, and the second one's is stored nowhere. Tiles one below the other have B's columns in common;
+     * of those side by side each workgroup loads all that it needs. */
     __device__ __forceinline__ void unit_make(const gemm_ring<GEMM_JOBS> &ring, uint32_t part, uint32_t unit, bool last)
     {
         const int32_t steps = (int32_t)((call.k + GEMM_STEP - 1) / GEMM_STEP);
         const uint64_t now = gpu_clock();
-        uint32_t row, col;
+        uint32_t row, col, second_row, second_col;
 
-        tiles_place(&call.order, part, unit, &row, &col);
-        const uint32_t both = (int64_t)row + S::ROWS < call.order.part[part].rows;
-        job_make(ring, 0, {steps, row, col, part, 2 * unit, 1, last, 1, now});
-        job_make(ring, 1, {steps, row + both * S::ROWS, col, part, 2 * unit + both, both, last, 1, now});
+        (void)tiles_place(&call.order, part, 2 * unit, &row, &col);
+        const uint32_t both = tiles_place(&call.order, part, 2 * unit + 1, &second_row, &second_col);
+        const uint32_t in_common = !both || second_col == col;
+        job_make(ring, 0, {steps, row, col, part, 2 * unit, 1, last, in_common, now});
+        job_make(ring, 1,
+                 {steps, both ? second_row : row, both ? second_col : col, part, 2 * unit + both, both, last, in_common, now});
     }
 
     __device__ __forceinline__ void take()
@@ -147,7 +150,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
     __device__ __forceinline__ void come_load(const struct gemm_job &job, gemm_ring<S::STAGES> *ring)
     {
         constexpr uint32_t IN = tiles_change<T, S>::STAGES;
-        const int32_t row = (int32_t)(job.index % call.order.slots * S::ROWS);
+        const unsigned char *slot = (const unsigned char *)tiles_slot(call, call.slots, 0, job.index);
 
         (void)tiles_come_await(call, run, job.index, 0);
         gpu_fence_proxies();
@@ -158,8 +161,8 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
             gpu_barrier_arrive_expecting(full, S::ROWS * S::COLS * sizeof(T) / IN);
 #pragma unroll
             for (uint32_t box = 0; box < 4; box++) /* of a stage: 128 columns and both groups' rows, or 256 and one group's */
-                gpu_box_load(to + box * 8192, &maps.come, (int32_t)(box % (S::COLS / 64) * 64),
-                             row + (int32_t)(IN == 1 ? box / 2 : i) * 64, full);
+                gpu_bulk_load(to + box * S::BOX, slot + (box % (S::COLS / 64) * 2 + (IN == 1 ? box / 2 : i)) * S::BOX, S::BOX,
+                              full);
         }
     }
 
@@ -182,7 +185,8 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
             }
             for (int32_t k = 0; k < job.steps * GEMM_STEP; k += GEMM_STEP, ring.next()) {
                 gpu_barrier_await(&shared.stage_empty[ring.at], ring.parity ^ 1);
-                stage_load(ring.at, &maps.a[job.run], &maps.b, S::A_BYTES, k, (int32_t)job.row, (int32_t)job.col, true);
+                stage_load(ring.at, &maps.a[job.run], &maps.b, S::A_BYTES, k, (int32_t)job.row, (int32_t)job.col,
+                           job.in_common != 0);
             }
             if (call.sums && job.run == 1)
                 come_load(job, &ring);
@@ -207,27 +211,64 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
     /* All lanes: rows of a result that the copy engine cannot store, `V` at a time. */
     template <typename V> __device__ __forceinline__ void rows_write(T *to, uint32_t rows, uint32_t cols, uint32_t turn)
     {
-        const T *out = (const T *)(stages + S::STAGES * S::STAGE_BYTES);
         constexpr uint32_t EACH = sizeof(V) / sizeof(T);
 
 #pragma unroll 4
         for (uint32_t at = 0; at < S::OUT_ROWS; at++) {
             const uint32_t row = S::row_leaving(at, turn);
             for (uint32_t i = threadIdx.x % 32 * EACH; i < cols && row < rows; i += 32 * EACH)
-                *(V *)(to + row * call.c_stride + i) = *(const V *)(out + at * S::OUT_PITCH + i);
+                *(V *)(to + row * call.c_stride + i) =
+                    *(const V *)(out() + S::row_place(row) + S::chunk_place(i / 8, row % 8) + i % 8 * sizeof(T));
         }
     }
 
-    __device__ __forceinline__ void result_store(T *to, uint32_t rows, uint32_t cols, uint32_t turn, uint64_t now_ns)
+    __device__ __forceinline__ unsigned char *out() const
     {
+        return stages + S::STAGES * S::STAGE_BYTES;
+    }
+
+    /* All lanes: 8 rows of a box each. */
+    __device__ __forceinline__ void boxes_store(const struct gemm_job &job, uint32_t turn)
+    {
+        static_assert(S::COLS / 64 * 2 * S::OUT_HALVES * 4 == 32, "one for each lane");
+        const uint32_t lane = threadIdx.x % 32, half = lane / 4 % S::OUT_HALVES, box = lane / 4 / S::OUT_HALVES,
+                       row = box % 2 * 64 + lane % 4 * 16 + (S::TURNS == 1 ? half : turn) * 8;
+
+        gpu_box_store(&maps.c[job.run], (int32_t)(job.col + box / 2 * 64), (int32_t)(job.row + row), out() + lane * 1024);
+    }
+
+    __device__ __forceinline__ void result_store(const struct gemm_job &job, uint32_t rows, uint32_t cols, uint32_t turn)
+    {
+        T *to = (T *)call.c[job.run] + job.row * call.c_stride + job.col;
+
         if (call.width == 16)
-            rows_store(to, call.c_stride, 0, rows, cols, turn, 0, now_ns);
+            boxes_store(job, turn);
         else if (call.width == 8)
             rows_write<uint64_t>(to, rows, cols, turn);
         else if (call.width == 4)
             rows_write<uint32_t>(to, rows, cols, turn);
         else
             rows_write<uint16_t>(to, rows, cols, turn);
+    }
+
+    /* All lanes: what the tile has in this turn to its slot; a lane stores what a box has of it. spread_ns: 0; or how long the tile took: the lanes come one after the
+     * other then, from now_ns on, spread over most of that. */
+    __device__ __forceinline__ void slot_store(unsigned char *slot, uint32_t rows, uint32_t cols, uint32_t turn,
+                                               uint64_t spread_ns, uint64_t now_ns)
+    {
+        constexpr uint32_t BOXES = S::COLS / 64 * 2, BYTES = S::OUT_HALVES * S::HALF_BOX;
+        const uint64_t each_ns = spread_ns * GEMM_SPREAD_PERCENT / 100 / (BOXES * S::TURNS);
+        const uint32_t lane = threadIdx.x % 32;
+
+        for (uint32_t box = 0; box < BOXES; box += spread_ns ? 1 : BOXES) {
+            const uint32_t mine = spread_ns ? box : lane;
+            if ((!spread_ns || lane == 0) && mine < BOXES && mine % 2 * 64 < rows && mine / 2 * 64 < cols)
+                gpu_bulk_store(slot + mine * S::BOX + turn * S::HALF_BOX, out() + mine * BYTES, BYTES);
+            now_ns += each_ns;
+            while (spread_ns && (int64_t)(gpu_clock() - now_ns) < 0)
+                __nanosleep(GEMM_SPREAD_NAP_NS);
+            __syncwarp();
+        }
     }
 
     /* All lanes: begin to store what the tile has in this turn. */
@@ -238,9 +279,9 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
         const uint64_t spread_ns = call.spread && !job.last ? took_ns : 0;
 
         if (call.c[job.run] && !(call.sums && job.run == 0))
-            result_store((T *)call.c[job.run] + job.row * call.c_stride + job.col, rows, cols, turn, now_ns);
+            result_store(job, rows, cols, turn);
         if (tiles_leaves(call, job.run))
-            rows_store((T *)tiles_slot(call, call.other_slots, job.run, job.index), S::COLS, 0, rows, cols, turn, spread_ns,
+            slot_store((unsigned char *)tiles_slot(call, call.other_slots, job.run, job.index), rows, cols, turn, spread_ns,
                        now_ns);
     }
 
@@ -298,9 +339,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
             const uint32_t tile = taken / PARTS, part = taken % PARTS;
             if (tile >= 2 * call.order.part[0].units)
                 return;
-            tiles_place(&call.order, 0, tile / 2, &row, &col);
-            row += tile % 2 * S::ROWS;
-            if (row + part * TILES_MOVED_ROWS >= call.order.part[0].rows)
+            if (!tiles_place(&call.order, 0, tile, &row, &col) || row + part * TILES_MOVED_ROWS >= call.order.part[0].rows)
                 continue;
             if (lane == 0)
                 is_there = tiles_come_await(call, run, tile, 1);
@@ -308,7 +347,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
             if (!is_there)
                 return;
             __syncwarp(); /* a shuffle orders no memory: the lanes' loads come behind the first one's acquire */
-            tiles_move<T, 8>(call, tile, row, col, part * TILES_MOVED_ROWS, TILES_MOVED_ROWS, lane, 32);
+            tiles_move<8>(call, tile, row, col, part * TILES_MOVED_ROWS, TILES_MOVED_ROWS, lane, 32);
             __syncwarp();
             if (lane == 0)
                 tiles_moved_tell(call, run, tile, tiles_moved_parts(&call.order, 0, row));
@@ -338,7 +377,7 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(2)
     tiles_hopper_kernel(GPU_PARAMETER struct tiles_call call, GPU_PARAMETER struct tiles_maps maps)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    typedef gemm_shape<T, TILES_ROWS, COLS, true> shape;
+    typedef gemm_shape<T, TILES_ROWS, COLS, true, true> shape;
     __shared__ struct gemm_shared<shape> shared;
     __shared__ struct tiles_run run;
     unsigned char *stages = tiles_shared_bytes + (-gpu_shared_address(tiles_shared_bytes) & (shape::ALIGN - 1));
@@ -351,8 +390,9 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1) GEMM_CLUSTER(2)
             if (call.order.part[i].units) /* otherwise there is no map */
                 gpu_map_prefetch(&maps.a[i]);
         gpu_map_prefetch(&maps.b);
-        if (call.sums)
-            gpu_map_prefetch(&maps.come);
+        for (uint32_t i = 0; i < 2; i++)
+            if (tiles_has_map(call, i))
+                gpu_map_prefetch(&maps.c[i]);
         parts.make();
     }
 #if defined(GPU_WAITS_TELL)

@@ -6,7 +6,8 @@
  * A product has two parts, of some rows each and all columns. Of sums these are the other rank's rows, whose tiles are sent, and this rank's own, to which the other
  * rank's are added. Of what is gathered, this rank's rows, and then the other's, as they come. A tile has TILES_ROWS rows; a unit two of them, one below the other,
  * which a cluster of two workgroups multiplies. Units come by bands of some units one below the other, and in a band by columns: those that are
- * multiplied at a time then have much of A and B in common.
+ * multiplied at a time then have much of A and B in common. Where a part's last rows are no more than one tile's, units of two tiles side by side (flat ones) come at
+ * its end: below them nothing would be multiplied half of the time.
  *
  * Of what is sent the first groups of units come first, and from then on groups of both parts take turns: so what is sent leaves while own tiles, too, are
  * multiplied. How many groups go ahead is each rank's own choice (tiles_ahead()). Of what is gathered all of the first part comes first. Groups are the same on both
@@ -75,7 +76,7 @@ struct tiles_words {
 
 struct tiles_part {
     int64_t rows;
-    uint32_t high, wide, units; /* units one below the other; tiles side by side */
+    uint32_t high, wide, units; /* units one below the other, but for flat ones; tiles side by side; all units */
 };
 
 struct tiles_order {
@@ -99,10 +100,11 @@ RINGS_FUNCTION uint64_t tiles_slot_bytes(uint32_t cols)
 
 RINGS_FUNCTION struct tiles_part tiles_part_of(int64_t rows, int64_t n, uint32_t cols)
 {
-    struct tiles_part p = {rows, (uint32_t)((rows + 2 * TILES_ROWS - 1) / (2 * TILES_ROWS)), (uint32_t)((n + cols - 1) / cols),
-                           0};
+    const int64_t unit = 2 * TILES_ROWS, left = rows % unit;
+    const bool has_flat = left > 0 && left <= (int64_t)TILES_ROWS;
+    struct tiles_part p = {rows, (uint32_t)(rows / unit + (left && !has_flat)), (uint32_t)((n + cols - 1) / cols), 0};
 
-    p.units = p.high * p.wide;
+    p.units = p.high * p.wide + (has_flat ? (p.wide + 1) / 2 : 0);
     return p;
 }
 
@@ -195,14 +197,23 @@ RINGS_FUNCTION bool tiles_pay(int64_t m, uint64_t bytes, bool returns)
     return m >= 4 * (int64_t)TILES_ROWS && bytes >= (returns ? TILES_RETURNS_LEAST : TILES_BYTES_LEAST);
 }
 
-/* Whether a sum's rows on the ranks fill units well. What units have more than these is multiplied all the same: from a twelfth on the library takes less time, in pieces,
+/* Whether a sum's rows on the ranks fill tiles well. What tiles have more than these is multiplied all the same: from a twelfth on the library takes less time, in pieces,
  * but for short products, whose pieces cost more. */
 RINGS_FUNCTION bool tiles_fit(int64_t first_rows, int64_t other_rows)
 {
-    const int64_t unit = 2 * (int64_t)TILES_ROWS, m = first_rows + other_rows,
-                  all = ((first_rows + unit - 1) / unit + (other_rows + unit - 1) / unit) * unit;
+    const int64_t tile = TILES_ROWS, m = first_rows + other_rows,
+                  all = ((first_rows + tile - 1) / tile + (other_rows + tile - 1) / tile) * tile;
 
-    return m < 4 * unit || all * 100 <= m * 108;
+    return m < 8 * tile || all * 100 <= m * 108;
+}
+
+/* How a tile stands in its slot, as it leaves a workgroup's shared memory (gemm_shape::BOXES): bytes from the slot's begin to number `chunk` of a row's 16
+ * bytes. */
+RINGS_FUNCTION uint32_t tiles_place_in_slot(uint32_t row, uint32_t chunk)
+{
+    const uint32_t box = chunk / 8 * 2 + row / 64, half = row / 8 % 2;
+
+    return box * 8192 + half * 4096 + row / 16 % 4 * 1024 + row % 8 * 128 + (chunk % 8 ^ row % 8) * 16;
 }
 
 /* Of what is gathered: elements from one row to the next, where they come. */
@@ -221,24 +232,38 @@ RINGS_FUNCTION int64_t tiles_come_rows(int64_t rows, int64_t row)
     return (least > large ? least : large) * unit;
 }
 
-/* Where the first of a unit's tiles begins in its part. */
-RINGS_FUNCTION void tiles_place(const struct tiles_order *o, uint32_t part, uint32_t unit, uint32_t *row, uint32_t *col)
+/* Whether a unit's tiles stand side by side. */
+RINGS_FUNCTION bool tiles_is_flat(const struct tiles_order *o, uint32_t part, uint32_t unit)
+{
+    return unit >= o->part[part].high * o->part[part].wide;
+}
+
+/* Where a tile begins in its part: its number is 2 * unit, or one more for the lower one, or of a flat unit the right one. False: it is not there, as a unit at the end may
+ * have only one. */
+RINGS_FUNCTION bool tiles_place(const struct tiles_order *o, uint32_t part, uint32_t tile, uint32_t *row, uint32_t *col)
 {
     const struct tiles_part *p = &o->part[part];
+    const uint32_t unit = tile / 2, all = p->high * p->wide;
+
+    if (tiles_is_flat(o, part, unit)) {
+        const uint32_t at = 2 * (unit - all) + tile % 2;
+        *row = p->high * 2 * TILES_ROWS;
+        *col = at * o->cols;
+        return at < p->wide;
+    }
     const uint32_t band = unit / (o->band * p->wide), within = unit % (o->band * p->wide), left = p->high - band * o->band,
                    high = left < o->band ? left : o->band;
 
-    *row = (band * o->band + within % high) * 2 * TILES_ROWS;
+    *row = (band * o->band + within % high) * 2 * TILES_ROWS + tile % 2 * TILES_ROWS;
     *col = within / high * o->cols;
+    return *row < p->rows;
 }
 
-/* Of a unit at the end only the upper one may be there. */
 RINGS_FUNCTION bool tiles_is_there(const struct tiles_order *o, uint32_t part, uint32_t tile)
 {
     uint32_t row, col;
 
-    tiles_place(o, part, tile / 2, &row, &col);
-    return row + tile % 2 * TILES_ROWS < o->part[part].rows;
+    return tiles_place(o, part, tile, &row, &col);
 }
 
 /* Of a tile that is there: how many parts of TILES_MOVED_ROWS it has. */
@@ -260,7 +285,7 @@ RINGS_FUNCTION bool tiles_before(const struct tiles_order *o, uint32_t part, uin
     return false;
 }
 
-/* A tile's number is 2 * unit, or one more for the lower one. Which of its slot's tiles it is, as the words say. */
+/* Which of its slot's tiles a tile is, as the words say. */
 RINGS_FUNCTION uint64_t tiles_count(const struct tiles_order *o, uint64_t run, uint32_t tile)
 {
     return rings_piece_count(run, tile / o->slots + 1);

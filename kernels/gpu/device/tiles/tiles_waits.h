@@ -113,16 +113,101 @@ GPU_DEVICE void tiles_come_tell(const struct tiles_call &call, const struct tile
     gpu_store_release(&call.other_words->come[tiles_slot_of(call, tile, flow)], tiles_count(&call.order, run.number, tile));
 }
 
+/* Rows of a matrix of 16-bit elements, `chunks` times 16 bytes of each; width: what divides all addresses, at most 16. */
+struct tiles_plain {
+    uint64_t at;
+    int64_t stride; /* elements */
+    uint32_t width, rows, chunks;
+};
+
+GPU_DEVICE uint32_t tiles_chunks(const struct tiles_call &call, uint32_t col)
+{
+    const int64_t cols = call.n - col;
+
+    return (uint32_t)(cols < call.order.cols ? cols : call.order.cols) / 8;
+}
+
+/* 16 bytes at an address that is a multiple of V's size. */
+template <typename V> struct tiles_chunk {
+    V part[16 / sizeof(V)];
+};
+
+template <typename V> GPU_DEVICE uint4 tiles_chunk_get_by(uint64_t at)
+{
+    struct tiles_chunk<V> chunk;
+    uint4 data;
+
+#pragma unroll
+    for (uint32_t i = 0; i < 16 / sizeof(V); i++)
+        chunk.part[i] = ((const V *)at)[i];
+    memcpy(&data, &chunk, sizeof(data));
+    return data;
+}
+
+template <typename V> GPU_DEVICE void tiles_chunk_put_by(uint64_t at, uint4 data)
+{
+    struct tiles_chunk<V> chunk;
+
+    memcpy(&chunk, &data, sizeof(chunk));
+#pragma unroll
+    for (uint32_t i = 0; i < 16 / sizeof(V); i++)
+        ((V *)at)[i] = chunk.part[i];
+}
+
+GPU_DEVICE uint4 tiles_chunk_get(uint64_t at, uint32_t width)
+{
+    return width == 16  ? *(const uint4 *)at
+           : width == 8 ? tiles_chunk_get_by<uint64_t>(at)
+           : width == 4 ? tiles_chunk_get_by<uint32_t>(at)
+                        : tiles_chunk_get_by<uint16_t>(at);
+}
+
+GPU_DEVICE void tiles_chunk_put(uint64_t at, uint4 data, uint32_t width)
+{
+    if (width == 16)
+        *(uint4 *)at = data;
+    else if (width == 8)
+        tiles_chunk_put_by<uint64_t>(at, data);
+    else if (width == 4)
+        tiles_chunk_put_by<uint32_t>(at, data);
+    else
+        tiles_chunk_put_by<uint16_t>(at, data);
+}
+
+/* Thread `first` of `step`: copies rows of a slot, from row `from` on, out of it or (INTO) into it, AT_ONCE chunks of 16 bytes at a time: a tile has whole
+ * ones, as N is a multiple of 8 (tiles_can()). */
+template <bool INTO, int AT_ONCE>
+GPU_DEVICE void tiles_slot_copy(uint64_t slot, uint32_t from, const struct tiles_plain &p, uint32_t first, uint32_t step)
+{
+    const auto in_slot = [&](uint32_t i) { return slot + tiles_place_in_slot(from + i / p.chunks, i % p.chunks); };
+    const auto plain = [&](uint32_t i) { return p.at + (uint64_t)(i / p.chunks * p.stride) * 2 + i % p.chunks * 16; };
+    const uint32_t all = p.rows * p.chunks;
+
+    for (uint32_t begin = first; begin < all; begin += AT_ONCE * step) {
+        uint4 data[AT_ONCE];
+#pragma unroll
+        for (uint32_t u = 0; u < AT_ONCE; u++)
+            if (begin + u * step < all)
+                data[u] = INTO ? tiles_chunk_get(plain(begin + u * step), p.width) : *(const uint4 *)in_slot(begin + u * step);
+#pragma unroll
+        for (uint32_t u = 0; u < AT_ONCE; u++)
+            if (begin + u * step < all && INTO)
+                *(uint4 *)in_slot(begin + u * step) = data[u];
+            else if (begin + u * step < all)
+                tiles_chunk_put(plain(begin + u * step), data[u], p.width);
+    }
+}
+
 /* Thread `first` of `step`: moves at most `most` rows from `from` on of a sum of the other rank's, which begins at c's row and col, from its slot to c. */
-template <typename T, int AT_ONCE>
+template <int AT_ONCE>
 GPU_DEVICE void tiles_move(const struct tiles_call &call, uint32_t tile, uint32_t row, uint32_t col, uint32_t from,
                            uint32_t most, uint32_t first, uint32_t step)
 {
-    const int64_t rows = call.order.part[0].rows - row - from, cols = call.n - col;
+    const int64_t left = call.order.part[0].rows - row - from;
+    const struct tiles_plain c = {call.c[0] + ((row + from) * call.c_stride + col) * 2, call.c_stride, call.width,
+                                  (uint32_t)(left < most ? left : most), tiles_chunks(call, col)};
 
-    gpu_rows_copy<T, AT_ONCE>((T *)call.c[0] + (row + from) * call.c_stride + col, call.c_stride,
-                              (const T *)tiles_slot(call, call.slots, 1, tile) + from * call.order.cols, call.order.cols,
-                              rows < most ? rows : most, cols < call.order.cols ? cols : call.order.cols, first, step);
+    tiles_slot_copy<false, AT_ONCE>(tiles_slot(call, call.slots, 1, tile), from, c, first, step);
 }
 
 /* One thread, behind a barrier of those that have moved one of the sum's parts: the last part's tells that the slot is free, if another sum is to come there. The
