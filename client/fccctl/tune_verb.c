@@ -187,7 +187,9 @@ static int ranks_run(const struct call *call, const struct tune_options *o, cons
 
 static int file_tune(struct call *call, const struct tune_options *o, const struct tuned_file *f)
 {
-    struct local_options local = {.devices = o->device ? 1 : o->ranks < 64 ? (int)o->ranks : 64,
+    struct local_options local = {.devices = o->device       ? 1
+                                             : o->ranks < 64 ? (int)o->ranks
+                                                             : 64,
                                   .gpus = device_gpus[o->device]};
     struct local_daemon daemon;
     struct error e = {0};
@@ -213,7 +215,8 @@ int verb_tune(struct call *call)
         {"ranks", 0, ARG_INT, &o.ranks, 1, FCC_MAX_RANKS, NULL, "N", "ranks, each a process [2]"},
         {"device", 0, ARG_CHOICE, &o.device, 0, 0, device_names, "KIND",
          "what the ranks use: cpu, gpu (any), cuda or hip [cpu]"},
-        {"local", 0, ARG_FLAG, &o.local, 0, 0, NULL, NULL, "start a private fccd, with a cpu device for each rank or with GPUs, and end it"},
+        {"local", 0, ARG_FLAG, &o.local, 0, 0, NULL, NULL,
+         "start a private fccd, with a cpu device for each rank or with GPUs, and end it"},
         {"again", 0, ARG_FLAG, &o.again, 0, 0, NULL, NULL, "tune, whatever the cache has"},
         {"limit", 0, ARG_INT, &o.limit_s, 1, 3600, NULL, "SECONDS", "no schedule is begun after that [20]"},
         {"cache", 0, ARG_TEXT, &o.cache, 0, 0, NULL, "DIRECTORY", "the cache [fccd-tuned in the user's directory for caches]"},
