@@ -44,7 +44,8 @@ def table(results, ranks, link_rate):
 
 def failures(results):
     """What of fccd's did not run, and was not left out for the time."""
-    return [f"{result.row.name}: {name}: {why}" for result in results for name, why in result.missing.items() if why != OVER and name not in result.row.against and name not in result.row.beside]
+    return [f"{result.row.name}: {name}: {why}" for result in results for name, why in result.missing.items()
+            if why != OVER and name not in (*result.row.against, *result.row.beside)]
 
 
 def wrong(results):
@@ -65,6 +66,8 @@ def print_report(facts, course, results):
     print()
     for key, value in facts.items():
         print(f"{key:14} {value}")
+    if course.no_link:
+        print(f"{'link rate':14} not measured: {course.no_link}")
     if course.link_rate:
         print(f"{'link rate':14} {course.link_rate / 1e9:.2f} GB/s, a copy to the next rank's GPU, all ranks at once")
     print(f"\n{NOTES}\n{table(results, ranks, course.link_rate)}", end="")
