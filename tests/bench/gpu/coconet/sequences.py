@@ -57,7 +57,7 @@ class Optimiser:
         self.m, self.v = new(n, 0.1)[part].clone(), new(n).abs()[part] + 0.5
         generator.manual_seed(at.seed + 1 + at.rank)
         self.g = new(n).to(torch.bfloat16)
-        self.sum = torch.empty_like(self.shard) if self.sharded else self.g
+        self.sum = torch.zeros_like(self.shard) if self.sharded else self.g
 
     def compute(self):
         self.step(self.shard, self.w, self.m, self.v, self.sum)
