@@ -180,7 +180,7 @@ check: check-build
 	@BUILD=$(BUILD) JOBS=$(TEST_JOBS) tests/run $(LONGEST) $(if $(SAN),,$(SCRIPTS)) $(TEST_BINARIES) $(GPU_TESTS)
 
 # The tests on GPUs are not made for the sanitizers, under which nothing of theirs runs.
-check-build: all $(TEST_BINARIES) $(if $(SAN),,$(GPU_BINARIES)) $(if $(PLUGINS),$(BUILD)/tests/gpu_kernels)
+check-build: all $(if $(SAN),,$(BUILD)/tests/program_fcc) $(TEST_BINARIES) $(if $(SAN),,$(GPU_BINARIES)) $(if $(PLUGINS),$(BUILD)/tests/gpu_kernels)
 
 # Two kernels in QEMU (emulated, so anywhere), joined by soft-RoCE: data between nodes over real verbs.
 RDMA_TESTS := test_operators test_node_faults test_net_verbs test_net_verbs_ends test_gpu_worker_nodes_ends test_gpu_worker_machines

@@ -25,7 +25,7 @@ static const struct verb verbs[] = {
      "Check a program of computation and exchange, and print what its schedule makes of it; needs no daemon",
      "FILE [-D N=SIZE,...] [--ranks N] [--schedule STATEMENT] [--written] [--steps] [--json]"},
     {"tune", verb_tune, "Find the schedule with which a program takes least time on this node's ranks, by running it",
-     "FILE [-D N=SIZE,...] [--ranks N] [--local] [--again] [--limit SECONDS] [--cache DIRECTORY] [--json]"},
+     "FILE [-D N=SIZE,...] [--ranks N] [--device KIND] [--local] [--again] [--limit SECONDS] [--cache DIRECTORY] [--json]"},
     {"simulate", verb_simulate, "Simulate a workload on a described machine, with the product's own plans; needs no daemon",
      "FILE [--sweep KEY=VALUE,...] [--jobs N] [--seed N] [--svg FILE] [--timeline FILE [--rank R]] [--json]\n"
      "       fccctl simulate MACHINE MEASURED... --compare | --fit FITTED | --split [--hold KEY,...] [--jobs N] [--seed N] "

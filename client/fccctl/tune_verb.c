@@ -20,8 +20,12 @@
 struct tune_options {
     const char *sizes, *cache;
     int64_t ranks, limit_s;
+    int device; /* of device_names */
     bool local, again;
 };
+static const char *const device_names[] = {"cpu", "gpu", "cuda", "hip", NULL};
+static const enum fcc_device_kind device_kinds[] = {FCC_DEVICE_CPU, FCC_DEVICE_GPU, FCC_DEVICE_CUDA, FCC_DEVICE_HIP};
+static const char *const device_gpus[] = {"none", "auto", "cuda", "hip"}; /* fccd.conf's GPUS */
 struct tuned_file {
     const char *text;
     size_t length, nsizes;
@@ -110,13 +114,14 @@ static int rank_run(const struct call *call, const struct tune_options *o, const
                                              .limit_ms = (uint32_t)o->limit_s * 1000,
                                              .again = o->again,
                                              .progress = draws ? progress_draw : NULL};
+    const struct fcc_comm_options place = {.device = -1, .device_kind = device_kinds[o->device]};
     struct fcc_tuning *t = NULL;
     fcc_context *context;
     fcc_comm *comm = NULL;
     int status = fcc_connect(&connect, &context);
 
     if (status == 0)
-        status = fcc_comm_init(context, id, (int)o->ranks, rank, NULL, &comm);
+        status = fcc_comm_init(context, id, (int)o->ranks, rank, &place, &comm);
     if (status == 0)
         status = fcc_program_tune(comm, f->text, f->length, f->sizes, (int)f->nsizes, &options, &t);
     if (status)
@@ -182,7 +187,10 @@ static int ranks_run(const struct call *call, const struct tune_options *o, cons
 
 static int file_tune(struct call *call, const struct tune_options *o, const struct tuned_file *f)
 {
-    struct local_options local = {.devices = o->ranks < 64 ? (int)o->ranks : 64};
+    struct local_options local = {.devices = o->device       ? 1
+                                             : o->ranks < 64 ? (int)o->ranks
+                                                             : 64,
+                                  .gpus = device_gpus[o->device]};
     struct local_daemon daemon;
     struct error e = {0};
 
@@ -205,7 +213,10 @@ int verb_tune(struct call *call)
         {NULL, 'D', ARG_TEXT, &o.sizes, 0, 0, NULL, "N=SIZE,...",
          "sizes of the program, where others are wanted than in the text"},
         {"ranks", 0, ARG_INT, &o.ranks, 1, FCC_MAX_RANKS, NULL, "N", "ranks, each a process [2]"},
-        {"local", 0, ARG_FLAG, &o.local, 0, 0, NULL, NULL, "start a private fccd, with a cpu device for each rank, and end it"},
+        {"device", 0, ARG_CHOICE, &o.device, 0, 0, device_names, "KIND",
+         "what the ranks use: cpu, gpu (any), cuda or hip [cpu]"},
+        {"local", 0, ARG_FLAG, &o.local, 0, 0, NULL, NULL,
+         "start a private fccd, with a cpu device for each rank or with GPUs, and end it"},
         {"again", 0, ARG_FLAG, &o.again, 0, 0, NULL, NULL, "tune, whatever the cache has"},
         {"limit", 0, ARG_INT, &o.limit_s, 1, 3600, NULL, "SECONDS", "no schedule is begun after that [20]"},
         {"cache", 0, ARG_TEXT, &o.cache, 0, 0, NULL, "DIRECTORY", "the cache [fccd-tuned in the user's directory for caches]"},

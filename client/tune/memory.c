@@ -14,7 +14,7 @@
 #include "kernels/plan/dtype.h"
 #include "proto/base/clock.h"
 
-#define PIECE 4096 /* elements */
+#define PIECE 16384 /* elements; fewer make more copies to a GPU */
 
 int ranks_most(struct tuner *t, double values[], int n)
 {

@@ -368,8 +368,6 @@ static int tuner_begin(struct tuner *t, struct program **plain, struct error *e)
             return error_set(e, -EINVAL, "sizes[%d].name: NULL: not allowed", i);
         sizes[i] = (struct program_size){t->sizes[i].name, t->sizes[i].value};
     }
-    if (t->comm->accelerator)
-        return error_set(e, -EOPNOTSUPP, "programs: not on GPUs yet: allowed on cpu devices");
     if (program_parse(t->text, t->length, plain, e) || program_bind(*plain, t->comm->nranks, sizes, (size_t)t->nsizes, e))
         return e->status;
     t->written = program_copy(*plain);

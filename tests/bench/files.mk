@@ -33,10 +33,16 @@ $(addprefix $(BUILD)/tests/,pace gpu_kernels net_bench net_stream):
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) -lm
-$(addprefix $(BUILD)/tests/,comm_init collectives_fcc adam_fcc program_fcc neighbour): $(BUILD)/tests/%: $(BUILD)/obj/tests/bench/%.o $(BUILD)/lib/libfccclient.so
+$(addprefix $(BUILD)/tests/,comm_init collectives_fcc adam_fcc neighbour): $(BUILD)/tests/%: $(BUILD)/obj/tests/bench/%.o $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) $(LINK_CLIENT)
+
+# Its programs are computed in double precision, too, by the tests' reference.
+$(BUILD)/tests/program_fcc: $(call objects,tests/bench/program_fcc.c) $(BUILD)/tests/daemon.a $(BUILD)/lib/libfccclient.so
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(LINK) $(LINK_CLIENT) -lm
 
 # A job beside a hostile one of another user; as root.
 bench-neighbour: $(BUILD)/bin/fccd $(BUILD)/tests/neighbour

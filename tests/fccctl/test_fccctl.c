@@ -464,6 +464,7 @@ static void tune(void)
     (void)snprintf(cache, sizeof(cache), "%s/cache", test_directory());
     CHECK(FCCCTL("tune") == 2 && says("needed is the name of a program's file"));
     CHECK(FCCCTL("tune", "/nonexistent") == 1 && says("/nonexistent: No such file"));
+    CHECK(FCCCTL("tune", "client/programs/sgd.fcc", "--device", "tpu") == 2 && says("allowed are cpu, gpu, cuda, hip"));
     CHECK(FCCCTL("tune", "client/programs/sgd.fcc", "--socket", "/nonexistent/fccd.sock") == 3 &&
           says("/nonexistent/fccd.sock"));
     CHECK(FCCCTL("tune", "client/programs/lamb.fcc", "-D", "M=1", "--local", "--cache", cache) == 1 && says("M"));

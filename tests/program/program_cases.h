@@ -103,24 +103,6 @@ static inline double *values_of(const struct program *p, const struct parameter 
     return v;
 }
 
-/* Where element i of this rank's part is among the reference's, of the rank's group. */
-static inline int64_t own_element(const struct program *p, const struct value *v, int of_all, int64_t i)
-{
-    const int rank = of_all % p->nranks;
-    const int64_t first = of_all / p->nranks * (int64_t)reference_count(p, v);
-    int64_t inner = 1;
-
-    if (v->layout == LAYOUT_LOCAL)
-        return first + rank * value_elements(v) + i;
-    if (v->layout != LAYOUT_SLICED)
-        return first + i;
-    for (int d = v->sliced + 1; d < v->ndim; d++)
-        inner *= v->shape[d];
-    const int64_t size = v->shape[v->sliced], begin = slice_begin(size, p->nranks, rank),
-                  own = slice_begin(size, p->nranks, rank + 1) - begin;
-    return first + i / (own * inner) * size * inner + (begin + i / inner % own) * inner + i % inner;
-}
-
 /* Offsets (`offsets`) end bags, some of which are empty; any other integers are indices of 5 rows and more. */
 static inline void integers_fill(const struct program *p, const struct parameter *t, double *v)
 {
@@ -135,7 +117,7 @@ static inline void integers_to_memory(void *to, const struct program *p, const s
                                       int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        const int64_t x = (int64_t)all[own_element(p, v, rank, i)];
+        const int64_t x = (int64_t)all[reference_own(p, v, rank, i)];
         const int32_t half = (int32_t)x;
         if (v->dtype == FCC_I64)
             memcpy((unsigned char *)to + (size_t)i * sizeof(x), &x, sizeof(x));
@@ -147,7 +129,7 @@ static inline void integers_to_memory(void *to, const struct program *p, const s
 static inline void to_memory(void *to, const struct program *p, const struct value *v, const double *all, int rank, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        const float x = (float)all[own_element(p, v, rank, i)];
+        const float x = (float)all[reference_own(p, v, rank, i)];
         dtype_from_f32((unsigned char *)to + (size_t)i * fcc_dtype_size((enum fcc_dtype)v->dtype), &x, (enum fcc_dtype)v->dtype,
                        1);
     }
@@ -159,7 +141,7 @@ static inline void expect_values(const struct program_case *c, const struct prog
     const int64_t n = value_elements_of(&t->value, p->nranks, rank % p->nranks);
 
     for (int64_t i = 0; i < n; i++) {
-        const double want = all[own_element(p, &t->value, rank, i)];
+        const double want = all[reference_own(p, &t->value, rank, i)];
         float v;
         dtype_to_f32(&v, (const unsigned char *)got + (size_t)i * fcc_dtype_size((enum fcc_dtype)t->value.dtype),
                      (enum fcc_dtype)t->value.dtype, 1);

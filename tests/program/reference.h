@@ -47,6 +47,24 @@ static int64_t reference_tensor(const struct program *p, int64_t element)
     return tensor;
 }
 
+/* Where element i of this rank's part is among the reference's, of the rank's group. */
+static inline int64_t reference_own(const struct program *p, const struct value *v, int of_all, int64_t i)
+{
+    const int rank = of_all % p->nranks;
+    const int64_t first = of_all / p->nranks * (int64_t)reference_count(p, v);
+    int64_t inner = 1;
+
+    if (v->layout == LAYOUT_LOCAL)
+        return first + rank * value_elements(v) + i;
+    if (v->layout != LAYOUT_SLICED)
+        return first + i;
+    for (int d = v->sliced + 1; d < v->ndim; d++)
+        inner *= v->shape[d];
+    const int64_t size = v->shape[v->sliced], begin = slice_begin(size, p->nranks, rank),
+                  own = slice_begin(size, p->nranks, rank + 1) - begin;
+    return first + i / (own * inner) * size * inner + (begin + i / inner % own) * inner + i % inner;
+}
+
 /* The element of an operand that belongs to an element of the result. */
 static int64_t reference_at(const struct value *out, const struct value *v, int64_t element)
 {

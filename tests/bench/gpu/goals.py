@@ -46,7 +46,7 @@ ranks, the residual and RMSNorm against the best of the product with NCCL, with 
   M 128 and 256                               <= 0.97 at the median shape, <= 1.03 at each
   what follows the product, 8 KB to 1 MB      <= 0.95 of FlashInfer's
 
-of T3's sublayers: t3.judge(), beside.judge(); and of the examples on these GPUs, in CUDA graphs
+of T3's sublayers: t3.judge(), beside.judge(); of programs: coconet/rows.py; and of the examples on these GPUs, in CUDA graphs
 
   dlrm.py, a forward step                     <= 0.80 of EmbeddingBag and NCCL
   llama.py, a decode step of batch 1          <= 0.86 of NCCL

@@ -11,6 +11,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 from . import baselines, beside, collectives, decode, fused, noop, shapes, t3, torch_ops
+from .coconet import model, sequences
 from .fcc import DEVICE_CUDA, Client, Unsupported
 
 AUTO_WARMUP = 48  # until both schedules have been measured often enough (tune.c)
@@ -328,6 +329,15 @@ class Rank:
 
     def part_beside(self, shape):
         return self.beside.measure(shape)
+
+    def part_coconet(self, what, sizes, within_s):
+        return sequences.measure(self, what, sizes, within_s)
+
+    def part_coconet_model(self, what, within_s):
+        return model.measure(self, what, within_s)
+
+    def part_coconet_optim(self, in_place, within_s):
+        return model.measure_optim(self, in_place, within_s)
 
     def part_fcc_close(self):
         for session in filter(None, (self.collectives, self.decode, self.t3, self.beside)):

@@ -88,8 +88,7 @@ def _take(pairs: list[tuple[Tensor, Tensor]], flat: Tensor) -> None:
     """Copies tensors to views of flat. What lies in flat, too, elsewhere or otherwise, is read before any of it is written."""
     memory = flat.untyped_storage().data_ptr()
     ready = [(view, x.clone() if x.untyped_storage().data_ptr() == memory else x) for view, x in pairs]
-    for view, x in ready:
-        view.copy_(x)
+    torch._foreach_copy_([view for view, _ in ready], [x for _, x in ready])  # on GPUs in few kernels
 
 
 class Unit:
