@@ -220,7 +220,7 @@ static void sums(void)
 
     for (int i = 0; i < test_rounds(300); i++) {
         const int64_t first = rows[draw(8)], second = draw(2) ? first : rows[draw(8)], n = ns[draw(6)];
-        const uint32_t cols = draw(2) ? 128 : 256, flows = 1 + (uint32_t)draw(2);
+        const uint32_t cols = 128 + 64 * (uint32_t)draw(3), flows = 1 + (uint32_t)draw(2);
         uint32_t workers[2] = {1 + (uint32_t)draw(WORKERS), 1 + (uint32_t)draw(WORKERS)};
         struct side sides[2];
         side_open(&sides[0], second, first, n, cols, flows);
@@ -274,8 +274,8 @@ static void limits(void)
           tiles_fit(1328, 1328) && !tiles_fit(1300, 1300) && tiles_fit(0, 4096));
     CHECK(tiles_pay(1024, 2u << 20, false) && !tiles_pay(1024, 2u << 20, true));
     CHECK(tiles_columns(4096, 4096, 18432) == 256 && tiles_columns(256, 256, 3072) == 128 &&
-          tiles_columns(768, 768, 13376) == 256);
-    for (uint32_t cols = 128; cols <= 256; cols += 128)
+          tiles_columns(768, 768, 13376) == 256 && tiles_columns(1024, 1024, 4256) == 192);
+    for (uint32_t cols = 128; cols <= 256; cols += 64)
         for (uint32_t flows = 1; flows <= 2; flows++) {
             const struct tiles_order fit = tiles_order_of(2048, 2048, 12 * cols, 4096, cols, TILES_BAND, flows),
                                      many = tiles_order_of(20000, 20000, 20480, 4096, cols, TILES_BAND, flows);
@@ -290,7 +290,7 @@ static void slots(void)
 {
     static bool taken[TILES_ROWS * 256 / 8];
 
-    for (uint32_t cols = 128; cols <= 256; cols += 128) {
+    for (uint32_t cols = 128; cols <= 256; cols += 64) {
         memset(taken, 0, sizeof(taken));
         for (uint32_t row = 0; row < TILES_ROWS; row++)
             for (uint32_t chunk = 0; chunk < cols / 8; chunk++) {

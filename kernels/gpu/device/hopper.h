@@ -84,6 +84,9 @@ template <int N> GPU_DEVICE void gpu_wgmma_pin(float (&sums)[N])
 #define GPU_WGMMA_256(type)                                                                                                    \
     GPU_WGMMA("256", type, "1", GPU_PLACES_0 ", " GPU_PLACES_32 ", " GPU_PLACES_64 ", " GPU_PLACES_96, "%128", "%129", "%130", \
               GPU_SUMS_32(0), GPU_SUMS_32(32), GPU_SUMS_32(64), GPU_SUMS_32(96))
+#define GPU_WGMMA_192(type)                                                                                                    \
+    GPU_WGMMA("192", type, "1", GPU_PLACES_0 ", " GPU_PLACES_32 ", " GPU_PLACES_64, "%96", "%97", "%98", GPU_SUMS_32(0),       \
+              GPU_SUMS_32(32), GPU_SUMS_32(64))
 #define GPU_WGMMA_128(type)                                                                                                    \
     GPU_WGMMA("128", type, "1", GPU_PLACES_0 ", " GPU_PLACES_32, "%64", "%65", "%66", GPU_SUMS_32(0), GPU_SUMS_32(32))
 #define GPU_WGMMA_64(type) GPU_WGMMA("64", type, "1", GPU_PLACES_0, "%32", "%33", "%34", GPU_SUMS_32(0))
@@ -98,6 +101,7 @@ template <int N> GPU_DEVICE void gpu_wgmma_pin(float (&sums)[N])
         GPU_WGMMA_##n("bf16");                                                                                                 \
     }
 GPU_WGMMA_ADD(256)
+GPU_WGMMA_ADD(192)
 GPU_WGMMA_ADD(128)
 GPU_WGMMA_ADD(64)
 

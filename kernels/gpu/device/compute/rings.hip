@@ -15,11 +15,12 @@ enum {
     RESIDENT = 4,
     MOVE_TASKS = 2,
     REDUCE_TASKS = 3,
-    PACKETS_MOST = 64,                    /* workgroups that exchange packets */
+    PACKETS_MOST = 64,                    /* workgroups that exchange packets, */
+    PACKETS_MOST_OF = 512 << 10,          /* ... but of vectors of more bytes twice as many */
     SHARED_BYTES = BULK_BYTES + (2 << 10) /* at least struct bulk_shared */
 };
 static_assert(RINGS_UNITS % (MOVE_TASKS * RINGS_CHANNELS) == 0 && RINGS_UNITS % (REDUCE_TASKS * RINGS_CHANNELS) == 0 &&
-                  RINGS_UNITS % PACKETS_MOST == 0,
+                  RINGS_UNITS % (2 * PACKETS_MOST) == 0,
               "workgroups count runs together");
 static_assert(sizeof(struct bulk_shared) <= SHARED_BYTES, "what a launch asks for");
 
@@ -28,7 +29,7 @@ extern __shared__ __align__(128) unsigned char rings_shared[]; /* struct bulk_sh
 /* ---- pieces ---- */
 
 /* Of what is only moved: whether one of this rank's parts may be too long for packets. */
-static __host__ __device__ bool may_have_pieces(const struct gpu_collective &w, uint32_t nranks)
+static bool may_have_pieces(const struct gpu_collective &w, uint32_t nranks)
 {
     const uint64_t most = (uint64_t)(w.in_elements > w.out_elements ? w.in_elements : w.out_elements);
 
@@ -78,28 +79,28 @@ GPU_DEVICE void pieces_move(const struct rings_call &c, struct rings_run &run, s
 
 /* ---- what is only moved ---- */
 
-static __global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GPU_PARAMETER struct rings_call c)
+/* PIECES: one of this rank's parts may be too long for packets. (Instructions that are not needed take time to load, too.) */
+template <bool PIECES> __global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GPU_PARAMETER struct rings_call c)
 {
     __shared__ struct rings_run run;
     const bool waits =
         c.what.in_share == VECTOR_ROOT && c.what.out_share == VECTOR_OWN; /* what is sent depends on the headers */
     const uint32_t channel = blockIdx.x / MOVE_TASKS;
-    const bool has_pieces = may_have_pieces(c.what, c.nranks);
 
     gpu_follow();
-    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, false, has_pieces));
+    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, false, PIECES));
     if (go_on)
         packets_send(c, run);
-    go_on = go_on && (waits || rings_meet(c, &run, false, has_pieces));
+    go_on = go_on && (waits || rings_meet(c, &run, false, PIECES));
     if (go_on) {
         rings_received_tell(c, run);
-        if (!BULK_MOVES || !has_pieces)
+        if (!BULK_MOVES || !PIECES)
             own_copy(c, run);
     }
     go_on = __syncthreads_or(go_on && !packets_take(c, run)) == 0 && go_on;
-    if (go_on && has_pieces && blockIdx.x % MOVE_TASKS == 0)
+    if (PIECES && go_on && blockIdx.x % MOVE_TASKS == 0)
         pieces_move<false>(c, run, (struct bulk_shared *)rings_shared, 0, channel, true);
-    else if (go_on && has_pieces)
+    else if (PIECES && go_on)
         pieces_move<true>(c, run, (struct bulk_shared *)rings_shared, 0, channel, true);
     rings_end(c, run);
 }
@@ -123,7 +124,7 @@ GPU_DEVICE bool packets_reduce(const struct rings_call &c, struct rings_run &run
         T term[LENGTH];
         for (uint32_t r = 0; r < c.nranks; r++) {
             uint64_t data = own;
-            if (r != c.rank && !packet_await(c, run, packets_of(c, run, c.rank, r), i, &data))
+            if (r != c.rank && !packets_await<1>(c, run, packets_of(c, run, c.rank, r), i, 0, UINT64_MAX, &data))
                 return false;
             __builtin_memcpy(term, &data, sizeof(term));
 #pragma unroll
@@ -195,7 +196,7 @@ static const void *rings_kernel(const struct gpu_collective *what, uint32_t nran
     const bool at_once = rings_at_once(nranks, (uint64_t)what->in_elements * what->element_bytes);
 
     if (!what->reduces)
-        return (const void *)rings_move_kernel;
+        return may_have_pieces(*what, nranks) ? (const void *)rings_move_kernel<true> : (const void *)rings_move_kernel<false>;
     switch (what->dtype) {
     case FCC_U8:
         return reduce_kernel_of<uint8_t>(at_once);
@@ -219,9 +220,10 @@ hipError_t rings_kernels_prepare(bool bulk)
     hipError_t status = hipSuccess;
     const int shared_bytes = bulk ? SHARED_BYTES : 0;
 
-    status = hipFuncSetAttribute(rings_kernel(&what, 1), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    what.reduces = what.element_bytes = 1;
+    what.element_bytes = 1;
     what.in_elements = INT64_MAX;
+    status = hipFuncSetAttribute(rings_kernel(&what, 1), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    what.reduces = 1;
     for (uint32_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]) && status == hipSuccess; i++) {
         what.dtype = dtypes[i];
         status = hipFuncSetAttribute(rings_kernel(&what, 1), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -236,7 +238,7 @@ static uint32_t workgroups_for(bool as_packets, uint64_t bytes, uint32_t tasks)
 
     if (!as_packets)
         return tasks * RINGS_CHANNELS;
-    while (n < PACKETS_MOST && (uint64_t)n * THREADS * 8 < bytes)
+    while (n < (bytes > PACKETS_MOST_OF ? 2 * PACKETS_MOST : PACKETS_MOST) && (uint64_t)n * THREADS * 8 < bytes)
         n *= 2;
     return n;
 }

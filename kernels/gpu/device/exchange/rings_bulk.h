@@ -145,7 +145,7 @@ struct bulk_stores {
 
 /* One that sends pieces, or takes them. BEHIND: tiles that need not have been written when the next one is stored. */
 struct bulk_mover_stores : bulk_stores {
-    enum { BEHIND = 2 };
+    enum { BEHIND = 4 };
 
     /* The first `tiles` tiles have been written. */
     __device__ __forceinline__ void pass_on(uint32_t tiles)

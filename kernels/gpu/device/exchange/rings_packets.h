@@ -43,24 +43,6 @@ GPU_DEVICE void packet_store(uint64_t *packets, uint64_t i, uint64_t data, uint3
     gpu_store_relaxed_pair(packets + 2 * i, high | (uint32_t)data, high | data >> 32);
 }
 
-/* Waits for a packet. False: leave. */
-GPU_DEVICE bool packet_await(const struct rings_call &c, struct rings_run &run, const uint64_t *packets, uint64_t i,
-                             uint64_t *data)
-{
-    const uint32_t stamp = (uint32_t)run.number;
-    uint64_t first = 0, second = 0;
-
-    for (uint32_t spins = 1;; spins++) {
-        gpu_load_relaxed_pair(true, packets + 2 * i, &first, &second);
-        if (first >> 32 == stamp && second >> 32 == stamp)
-            break;
-        if (spins % GPU_LOOK_SPINS == 0 && rings_look(c, run))
-            return false;
-    }
-    *data = (uint32_t)first | second << 32;
-    return true;
-}
-
 /* Waits for N packets, `apart` packets from each other, as far as they are before packet `end`. All are asked for before the first is looked at, in a
  * loop that is short: instructions take time to load, too. False: leave. */
 template <int N>

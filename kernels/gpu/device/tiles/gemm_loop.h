@@ -47,7 +47,8 @@ template <typename S> struct gemm_shared {
 /* What is done with the sums of a tile before they are rounded: nothing. A change that CHANGES has
  *     job(const struct gemm_job &)                         a warp knows its next job
  *     add(loop &, float sums[], gemm_ring<STAGES> *ring)   all 256 threads of the groups: the sums are there; takes further stages of the ring, as many
- *                                                          as the loader gives it */
+ *                                                          as the loader gives it
+ *     end()                                                a warp has no more jobs */
 struct gemm_as_it_is {
     static constexpr bool CHANGES = false;
 };
@@ -278,6 +279,8 @@ template <typename T, typename S> struct gemm_loop {
             rows_leave(&out, [&] { finish(sums, at, held); });
         }
         rest_leave();
+        if constexpr (Change::CHANGES)
+            change.end();
     }
 
     /* All threads: the groups multiply, the other 128 threads do others(). */

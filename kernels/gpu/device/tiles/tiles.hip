@@ -372,8 +372,14 @@ static hipError_t multiply(const struct tiles_call *call, int gpu, bool hopper, 
         return any_multiply<T>(call, hopper, stream, follows);
     if (!maps_make<T>(&packed, &maps))
         return any_multiply<T>(&packed, hopper, stream, follows);
-    return call->order.cols == 256 ? hopper_multiply<T, 256>(&packed, &maps, gpu, stream, follows)
-                                   : hopper_multiply<T, 128>(&packed, &maps, gpu, stream, follows);
+    switch (call->order.cols) {
+    case 256:
+        return hopper_multiply<T, 256>(&packed, &maps, gpu, stream, follows);
+    case 192:
+        return hopper_multiply<T, 192>(&packed, &maps, gpu, stream, follows);
+    default:
+        return hopper_multiply<T, 128>(&packed, &maps, gpu, stream, follows);
+    }
 }
 #else
 template <typename T> static hipError_t multiply(const struct tiles_call *call, int, bool, hipStream_t stream, bool follows)

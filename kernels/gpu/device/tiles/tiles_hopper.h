@@ -8,10 +8,11 @@
  *            word says that it has come; and it loads rows that are gathered when their piece has come
  *   groups   add that to their sums, in f32, before they are rounded
  *   storer   stores a tile in the other rank's slot, when that is free, or in c; of sums that go back in both. A c whose rows the copy engine cannot take its lanes store
- *   mover    one warp, of gemm_all_reduce: moves the other rank's sums from their slots to c, a few rows at a time, so that all movers share what comes at the end
+ *   mover    one warp, of gemm_all_reduce: moves the other rank's sums from their slots to c, a few rows at a time, so that all movers share what comes at the end,
+ *            when the groups' warps move, too
  *
- * A tile that leaves stands in its slot as it stood in shared memory, in boxes (gemm_shape::BOXES), and so what has come stands in a stage. With 256 columns each
- * group's 64 rows are a stage; both groups go through both, so a stage is emptied by all warps as any other one.
+ * A tile that leaves stands in its slot as it stood in shared memory, in boxes (gemm_shape::BOXES), and so what has come stands in a stage. With more than 128
+ * columns each group's 64 rows are a stage; both groups go through both, so a stage is emptied by all warps as any other one.
  *
  * Memory order. A tile: the copy engine's stores into the slot, which each lane of the storer awaits; __syncwarp(); one lane stores `come` (release, system; it is
  * cumulative). The receiver's loader loads `come` (acquire), fences what it has acquired for the copy engine (gpu_fence_proxies()) and has that load the slot. The
@@ -37,12 +38,42 @@ struct tiles_maps {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+/* A warp: moves the other rank's sums from their slots to c, as they come, some rows at a time, until all are taken. */
+GPU_DEVICE void sums_move(const struct tiles_call &call, struct tiles_run &run)
+{
+    constexpr uint32_t PARTS = TILES_ROWS / TILES_MOVED_ROWS;
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t taken = 0, row, col;
+    bool is_there = call.returns;
+
+    while (is_there) {
+        if (lane == 0)
+            taken = atomicAdd(&call.words->moved, 1);
+        taken = __shfl_sync(0xffffffffu, taken, 0);
+        const uint32_t tile = taken / PARTS, part = taken % PARTS;
+        if (tile >= 2 * call.order.part[0].units)
+            return;
+        if (!tiles_place(&call.order, 0, tile, &row, &col) || row + part * TILES_MOVED_ROWS >= call.order.part[0].rows)
+            continue;
+        if (lane == 0)
+            is_there = tiles_come_await(call, run, tile, 1);
+        is_there = __shfl_sync(0xffffffffu, is_there, 0);
+        if (!is_there)
+            return;
+        __syncwarp(); /* a shuffle orders no memory: the lanes' loads come behind the first one's acquire */
+        tiles_move<8>(call, tile, row, col, part * TILES_MOVED_ROWS, TILES_MOVED_ROWS, lane, 32);
+        __syncwarp();
+        if (lane == 0)
+            tiles_moved_tell(call, run, tile, tiles_moved_parts(&call.order, 0, row));
+    }
+}
+
 /* Adds what has come for a tile. */
 template <typename T, typename S> struct tiles_change {
     static constexpr bool CHANGES = true;
-    static constexpr int STAGES = S::COLS / 128; /* that it takes */
+    static constexpr int STAGES = S::COLS > 128 ? 2 : 1; /* that it takes */
     const struct tiles_call &call;
-    const struct tiles_run &run;
+    struct tiles_run &run;
     uint32_t tile;
     bool adds, is_there;
 
@@ -51,6 +82,12 @@ template <typename T, typename S> struct tiles_change {
         adds = call.sums && job.run == 1;
         is_there = job.together != 0;
         tile = job.index;
+    }
+
+    /* The last sums that go back come when there is nothing left to multiply: all warps move them. */
+    __device__ __forceinline__ void end()
+    {
+        sums_move(call, run);
     }
 
     /* A word of two elements, of which the first has the lower address. */
@@ -160,7 +197,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
             gpu_barrier_await(&shared.stage_empty[ring->at], ring->parity ^ 1);
             gpu_barrier_arrive_expecting(full, S::ROWS * S::COLS * sizeof(T) / IN);
 #pragma unroll
-            for (uint32_t box = 0; box < 4; box++) /* of a stage: 128 columns and both groups' rows, or 256 and one group's */
+            for (uint32_t box = 0; box < S::COLS / 64 * 2 / IN; box++) /* all columns, and both groups' rows or one's */
                 gpu_bulk_load(to + box * S::BOX, slot + (box % (S::COLS / 64) * 2 + (IN == 1 ? box / 2 : i)) * S::BOX, S::BOX,
                               full);
         }
@@ -227,14 +264,16 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
         return stages + S::STAGES * S::STAGE_BYTES;
     }
 
-    /* All lanes: 8 rows of a box each. */
+    /* All lanes: 8 rows of a box at a time. */
     __device__ __forceinline__ void boxes_store(const struct gemm_job &job, uint32_t turn)
     {
-        static_assert(S::COLS / 64 * 2 * S::OUT_HALVES * 4 == 32, "one for each lane");
-        const uint32_t lane = threadIdx.x % 32, half = lane / 4 % S::OUT_HALVES, box = lane / 4 / S::OUT_HALVES,
-                       row = box % 2 * 64 + lane % 4 * 16 + (S::TURNS == 1 ? half : turn) * 8;
-
-        gpu_box_store(&maps.c[job.run], (int32_t)(job.col + box / 2 * 64), (int32_t)(job.row + row), out() + lane * 1024);
+#pragma unroll
+        for (uint32_t at = 0; at < S::COLS / 64 * 2 * S::OUT_HALVES * 4; at += 32) {
+            const uint32_t i = at + threadIdx.x % 32, half = i / 4 % S::OUT_HALVES, box = i / 4 / S::OUT_HALVES,
+                           row = box % 2 * 64 + i % 4 * 16 + (S::TURNS == 1 ? half : turn) * 8;
+            if (i < S::COLS / 64 * 2 * S::OUT_HALVES * 4)
+                gpu_box_store(&maps.c[job.run], (int32_t)(job.col + box / 2 * 64), (int32_t)(job.row + row), out() + i * 1024);
+        }
     }
 
     __device__ __forceinline__ void result_store(const struct gemm_job &job, uint32_t rows, uint32_t cols, uint32_t turn)
@@ -323,37 +362,6 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
         }
     }
 
-    /* ---- mover ---- */
-
-    __device__ __forceinline__ void move()
-    {
-        constexpr uint32_t PARTS = S::ROWS / TILES_MOVED_ROWS;
-        const uint32_t lane = threadIdx.x % 32;
-        uint32_t taken = 0, row, col;
-        bool is_there = call.returns;
-
-        while (is_there) {
-            if (lane == 0)
-                taken = atomicAdd(&call.words->moved, 1);
-            taken = __shfl_sync(0xffffffffu, taken, 0);
-            const uint32_t tile = taken / PARTS, part = taken % PARTS;
-            if (tile >= 2 * call.order.part[0].units)
-                return;
-            if (!tiles_place(&call.order, 0, tile, &row, &col) || row + part * TILES_MOVED_ROWS >= call.order.part[0].rows)
-                continue;
-            if (lane == 0)
-                is_there = tiles_come_await(call, run, tile, 1);
-            is_there = __shfl_sync(0xffffffffu, is_there, 0);
-            if (!is_there)
-                return;
-            __syncwarp(); /* a shuffle orders no memory: the lanes' loads come behind the first one's acquire */
-            tiles_move<8>(call, tile, row, col, part * TILES_MOVED_ROWS, TILES_MOVED_ROWS, lane, 32);
-            __syncwarp();
-            if (lane == 0)
-                tiles_moved_tell(call, run, tile, tiles_moved_parts(&call.order, 0, row));
-        }
-    }
-
     /* All threads. */
     __device__ __forceinline__ void multiply_all()
     {
@@ -365,7 +373,7 @@ template <typename T, typename S> struct tiles_parts : gemm_loop<T, S> {
             else if (threadIdx.x / 32 == 2)
                 store();
             else if (threadIdx.x / 32 == 3)
-                move();
+                sums_move(call, run);
         });
     }
 };

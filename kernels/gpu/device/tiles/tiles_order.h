@@ -81,7 +81,7 @@ struct tiles_part {
 
 struct tiles_order {
     struct tiles_part part[2]; /* the one that comes first; the other */
-    uint32_t cols;             /* of a tile: 128 or 256 */
+    uint32_t cols;             /* of a tile: 128, 192 or 256 */
     uint32_t band;             /* units */
     uint32_t ahead;            /* groups of the first part before the other's first; at most as many as there are slots for */
     uint32_t slots;            /* of each flow */
@@ -169,11 +169,23 @@ RINGS_FUNCTION int64_t tiles_rounds(int64_t first_rows, int64_t other_rows, int6
     return (units + TILES_CLUSTERS - 1) / TILES_CLUSTERS;
 }
 
-/* Columns of a product's tiles. Both ranks know each other's rows and, of sums, N; of what is gathered each its own N. Large tiles read less for what they multiply; where
- * there are few, those of half the columns leave fewer multiprocessors without any in the last round. A round of theirs takes more than half as long. */
+/* How long a round of tiles of so many columns takes, in percent of one of 256: small tiles read more for what they multiply. */
+RINGS_FUNCTION int64_t tiles_round_percent(uint32_t cols)
+{
+    return cols == 128 ? 60 : cols == 192 ? 79 : 100;
+}
+
+/* Columns of a product's tiles. Both ranks know each other's rows and, of sums, N; of what is gathered each its own N. Large tiles read less for what they multiply; small
+ * ones leave fewer multiprocessors without any in the last round. */
 RINGS_FUNCTION uint32_t tiles_columns(int64_t first_rows, int64_t other_rows, int64_t n)
 {
-    return tiles_rounds(first_rows, other_rows, n, 128) * 60 < tiles_rounds(first_rows, other_rows, n, 256) * 100 ? 128 : 256;
+    uint32_t best = 256;
+
+    for (uint32_t cols = 192; cols >= 128; cols -= 64)
+        if (tiles_rounds(first_rows, other_rows, n, cols) * tiles_round_percent(cols) <
+            tiles_rounds(first_rows, other_rows, n, best) * tiles_round_percent(best))
+            best = cols;
+    return best;
 }
 
 /* Whether a product of two ranks can go by tiles, as far as all ranks know it: rows of what is exchanged whose elements the copy engine takes. row: elements of one; size:
