@@ -71,7 +71,7 @@ RINGS_FUNCTION bool rings_at_once(uint32_t nranks, uint64_t bytes)
     return bytes <= rings_packets_most(nranks) && bytes * (nranks - 1) <= rings_packet_bytes(nranks);
 }
 
-/* A call. Lengths, counts and places are in elements. */
+/* A call. Lengths, counts and places are in elements. What every kernel reads stands together: each line of it takes time to load. */
 struct gpu_collective {
     uint32_t op, dtype, reduction, root;
     uint32_t in_share, out_share; /* enum vector_share */
@@ -85,14 +85,14 @@ struct gpu_collective {
     int64_t in_elements, out_elements; /* 0: the rank has none */
     int64_t
         place; /* where the rank's part lies in its whole vector, in elements from the begin, and one: in place. 0: apart from it */
-    int64_t send[RINGS_RANKS];     /* of collectives with counts: elements for each rank, which follow each other in `in` */
-    int64_t expected[RINGS_RANKS]; /* ... and from each rank; -1: any number */
-    int64_t row_elements;          /* of all_to_all, the same on all ranks; 0: the collective has no rows */
+    int64_t row_elements; /* of all_to_all, the same on all ranks; 0: the collective has no rows */
     /* Addresses in this process of [nranks] numbers of rows each; 0: none. `counts`: what goes to each rank, which the kernel reads when it
      * begins; `send` is not used then. `received`: where it stores what has come from each */
     uint64_t counts, received;
-    int64_t rows_most;        /* that `counts` may have together */
-    char refusal[RINGS_TEXT]; /* not empty: the rank gives the run up, for all ranks, with this text */
+    int64_t rows_most;             /* that `counts` may have together */
+    char refusal[RINGS_TEXT];      /* not empty: the rank gives the run up, for all ranks, with this text */
+    int64_t send[RINGS_RANKS];     /* of collectives with counts: elements for each rank, which follow each other in `in` */
+    int64_t expected[RINGS_RANKS]; /* ... and from each rank; -1: any number */
 };
 
 /* What embedding_all_to_all has besides. Its tables are `w`, N is the columns of all its tables, M the batch, rows[] its samples for each rank, and y

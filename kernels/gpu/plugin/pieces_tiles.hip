@@ -9,10 +9,11 @@
 
 /* Of an H200, as measured (tests/bench/RESULTS.md): what a rank expects of its own work, which no other rank's depends on. */
 enum {
-    ROUND_TILES = 132, /* tiles that are multiplied at a time */
-    STEP_NS = 730,     /* a tile of 128 x 256, 64 elements of K */
-    PIECE_NS = 8000,   /* of a piece that travels, beside its bytes */
-    LAUNCH_NS = 4000,  /* between two products */
+    ROUND_TILES = 132,      /* tiles that are multiplied at a time */
+    STEP_NS = 730,          /* a tile of 128 x 256, 64 elements of K */
+    LIBRARY_ROUND_NS = 800, /* of the library's, which begin and end with nothing beside them */
+    PIECE_NS = 8000,        /* of a piece that travels, beside its bytes */
+    LAUNCH_NS = 4000,       /* between two products */
     LINK_BYTES_PER_US = 390000,
     ODD_TIMES = 3,    /* as long as others: the library's products with rows at odd addresses */
     PRODUCTS_MOST = 4 /* of rows that come */
@@ -127,11 +128,16 @@ static double library_rounds(int64_t high, int64_t n, int64_t cols)
 static double library_ns(int64_t rows, const struct rings_pieces *w)
 {
     const int64_t high = (rows + TILES_ROWS - 1) / TILES_ROWS, steps = (w->k + 63) / 64;
-    const double large = library_rounds(high, w->n, 256),
-                 small = library_rounds(high, w->n, 128) * (double)tiles_round_percent(128) / 100;
     const bool is_odd = (w->b | w->c | (uint64_t)(w->b_stride | w->c_stride | w->a_stride) * 2) % 16;
+    double best = 0;
 
-    return (large < small ? large : small) * (double)steps * STEP_NS * (is_odd ? ODD_TIMES : 1) + LAUNCH_NS;
+    for (uint32_t cols = 128; cols <= 256; cols += 64) {
+        const double step_ns = (double)(STEP_NS * tiles_round_percent(cols)) / 100 * (is_odd ? ODD_TIMES : 1),
+                     ns = library_rounds(high, w->n, cols) * ((double)steps * step_ns + LIBRARY_ROUND_NS);
+        if (best == 0 || ns < best)
+            best = ns;
+    }
+    return best + LAUNCH_NS;
 }
 
 /* When the rows of a piece have come, from the run's begin on. */

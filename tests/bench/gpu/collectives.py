@@ -55,6 +55,7 @@ class Session:
         generator = torch.Generator(device="cuda").manual_seed(self.rank.settings.seed + self.rank.rank)
         whole, own = (torch.randn(m, device="cuda", generator=generator).to(torch.bfloat16) for m in (n, n // ranks))
         found = {"times": {}, "missing": {}}
+        torch.cuda.synchronize()  # inputs are made on another stream
         with torch.cuda.stream(self.rank.stream):
             ours, nccl = self.fccd(shape.kind, whole, own), self.nccl(shape.kind, whole, own)
             found["wrong"] = self.differ(ours, nccl)

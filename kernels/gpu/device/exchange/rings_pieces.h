@@ -104,15 +104,14 @@ struct pieces {
     }
 };
 
-/* Both ends know the part's length, and so the pieces': as small as all channels together need for it, so that they share it. Where they have some pieces each, but not
- * many, pieces are half as long: the first one is waited for, and the last one taken, while nothing else moves. */
+/* Both ends know the part's length, and so the pieces': as small as all channels together need for it, so that they share it. */
 GPU_DEVICE struct pieces pieces_of(const struct rings_call &c, uint32_t channel, int64_t elements)
 {
-    enum { LEAST = 2048, MANY = 16 };
+    enum { LEAST = 2048 };
     const uint64_t bytes = (uint64_t)elements * c.what.element_bytes, most = rings_piece_bytes(c.nranks);
     const uint64_t share = (bytes / RINGS_CHANNELS / LEAST + 1) * LEAST;
 
-    return {bytes, share <= most ? share : share < MANY * most ? most / 2 : most, channel};
+    return {bytes, share < most ? share : most, channel};
 }
 
 /* ---- by all threads of a workgroup ---- */

@@ -23,10 +23,10 @@
 
 /* The argument of the kernels: what is the same in all calls of a communicator, and the call. */
 struct rings_call {
+    uint32_t rank, nranks;
+    uint64_t begun, ended, failed, clash; /* words in host memory: struct fcc_binding */
     uint64_t area[RINGS_RANKS];           /* all ranks' control memory, which begins with flags (GPU_FLAG_WORDS) */
     uint64_t rings[RINGS_RANKS];          /* all ranks' struct rings_head, in it */
-    uint64_t begun, ended, failed, clash; /* words in host memory: struct fcc_binding */
-    uint32_t rank, nranks;
     struct gpu_collective what;
 };
 
@@ -471,10 +471,12 @@ GPU_DEVICE void rings_check(const struct rings_call &c, struct rings_run &run)
 /* One thread: what this rank has for itself, by counts in memory, is what it expects of itself. No other rank sees that. */
 GPU_DEVICE bool rings_own_check(const struct rings_call &c, struct rings_run &run)
 {
+    if (!c.what.counts)
+        return true;
     const int64_t expected = c.what.expected[c.rank];
     const struct rings_header mine = rings_header_make(c, run, c.rank);
 
-    if (!c.what.counts || expected < 0 || (int64_t)mine.own == expected)
+    if (expected < 0 || (int64_t)mine.own == expected)
         return true;
     rings_give_up(c, run, {RINGS_COUNT, c.rank, c.rank, mine, {mine.what, mine.whole, (uint64_t)expected, 0}});
     return false;
