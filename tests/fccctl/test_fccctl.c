@@ -116,7 +116,7 @@ static void memory(void)
     CHECK(FCCCTL("plan", "gemm_reduce_scatter", "-m", "256", "-n", "512", "-k", "64") == 0);
     CHECK(says("memory: 192 KiB of factors read, 512 KiB of sums and results read, 768 KiB written\n"));
     static const char *const launched[][2] = {
-        {"2048", "launched by the ranks: by tiles of 128 x 128 on H100 and H200, elsewhere in pieces by cuBLAS\n"},
+        {"2048", "launched by the ranks: by tiles of 128 x 192 on H100 and H200, elsewhere in pieces by cuBLAS\n"},
         {"1088", "launched by the ranks: in pieces by cuBLAS, not by tiles: half of M leaves much of its last tiles of 128 "
                  "rows empty\n"},
         {"511", "launched by the ranks: in pieces by cuBLAS, not by tiles: M is less than 512, or less than 1 MiB goes to the "
