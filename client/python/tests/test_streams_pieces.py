@@ -234,6 +234,39 @@ def test_vectors(run, device):
     run(gpus(device), vectors_rank, int(os.environ.get("FCC_TEST_SEED", "1")) * 1000)
 
 
+def differ(found, wanted):
+    """"", or where long vectors differ."""
+    at = (found != wanted).nonzero().flatten()
+    if not at.numel():
+        return ""
+    return f"{at.numel()} elements of {found.numel()} differ, from {at[0]} to {at[-1]}; the first is {found[at[0]]} for {wanted[at[0]]}"
+
+
+def long_rank(comm, seed):
+    """4 to 128 MiB for each rank, many runs one after the other: each element says which rank's it is, its place, and the run, so what is read too early, or written
+    over too early, is seen."""
+    torch.cuda.set_device(comm.device)
+    draw, ranks = random.Random(seed), comm.size
+    for run in range(40):
+        n = draw.randint(1, 32) * (1 << 20) // ranks * ranks
+        place = torch.arange(n, device=comm.device, dtype=torch.int32)
+        terms = [(place * ranks + r) ^ run * 7919 for r in range(ranks)]
+        own, mine = terms[comm.rank], slice(n // ranks * comm.rank, n // ranks * (comm.rank + 1))
+        calls = {"all_gather": (lambda x: fcc.all_gather(x, comm), torch.cat(terms)),
+                 "all_to_all": (lambda x: fcc.all_to_all(x, comm), torch.cat([term[mine] for term in terms])),
+                 "broadcast": (lambda x: fcc.broadcast(x, comm, root=run % ranks), terms[run % ranks]),
+                 "all_reduce": (lambda x: fcc.all_reduce(x, comm), sum(terms)),
+                 "reduce_scatter": (lambda x: fcc.reduce_scatter(x, comm), sum(terms)[mine])}
+        for what in draw.sample(list(calls), len(calls)):
+            call, wanted = calls[what]
+            assert not (wrong := differ(call(own), wanted)), f"run {run}, {what}, {n} elements: {wrong}"
+    comm.synchronize()
+
+
+def test_long(run, device):
+    run(gpus(device), long_rank, int(os.environ.get("FCC_TEST_SEED", "1")))
+
+
 def in_place_rank():
     """torch.distributed's all_reduce, of which each rank's piece is overwritten when it has been sent."""
     import torch.distributed as dist

@@ -37,7 +37,7 @@ static bool may_have_pieces(const struct gpu_collective &w, uint32_t nranks)
 }
 
 /* A channel's pieces for all ranks, or (TAKES) from all ranks, in turns. `moves`: a collective that only moves, whose parts may be packets, and whose own part
- * is copied by the waves that have nothing to do with pieces, and by the others at the end. (Copied before, 128 MB took as long as 40 MB over the links.) */
+ * is copied by the waves that have nothing to do with pieces, and by the others at the end. */
 template <bool TAKES>
 GPU_DEVICE void pieces_move(const struct rings_call &c, struct rings_run &run, struct bulk_shared *shared, uint32_t step,
                             uint32_t channel, bool moves)
