@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -68,17 +69,21 @@ class PreparedOperator:
         self._first, self._second = (tensor.data_ptr for tensor in inputs.values())
         self._places = self._first(), self._second(), result.data_ptr()
         self._enqueue = library().prepared_enqueue
+        self._lock = threading.RLock()  # of a call, and close(), which frees what the call uses
         self._end = weakref.finalize(self, bound_end, os.getpid(), member, library().prepared_free, handle)
         self._end.atexit = False
         comm._operators.add(self)
 
     def __call__(self) -> Tensor:
         """One run, on the current stream. Does not wait for the run. Returns `result`."""
-        if not self._end.alive:
-            raise ArgumentError("prepared: it has been closed", rank=self._member.rank)
-        if (self._first(), self._second(), self.result.data_ptr()) != self._places:
-            raise self._moved()
-        status = self._enqueue(self._handle, stream_of(self.comm))
+        if communicator._parents:
+            communicator.forked_check(self.comm.name)
+        with self._lock:
+            if not self._end.alive:
+                raise ArgumentError("prepared: it has been closed", rank=self._member.rank)
+            if (self._first(), self._second(), self.result.data_ptr()) != self._places:
+                raise self._moved()
+            status = self._enqueue(self._handle, stream_of(self.comm))
         if status < 0:
             raise self._member.error(status)
         return self.result
@@ -92,9 +97,9 @@ class PreparedOperator:
         return ArgumentError(why, rank=self._member.rank, remedy="Copy into the tensor instead, or prepare the operator anew.")
 
     def close(self) -> None:
-        """Ends the operator after waiting for its runs on the GPU. Not collective. The communicator's close() and the end of the last
-        reference to the operator do the same."""
-        self._end()
+        """Ends the operator after waiting for a call that another thread is within, and for its runs on the GPU. Not collective. The communicator's close() and the
+        end of the last reference to the operator do the same."""
+        end_between_calls(self.comm, self._lock, self._end)
 
 
 def end_between_calls(comm: Communicator, lock: Any, *ends: Callable[[], object]) -> None:

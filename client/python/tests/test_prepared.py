@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Prepared operators: their results on GPUs, and everywhere what is refused."""
+import threading
+import weakref
+from types import SimpleNamespace
+
 import fcc
 import pytest
 import reference
 import torch
+from fcc.prepared import PreparedOperator
 from ranks import gpus
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -152,3 +157,34 @@ def aborted_rank(comm):
 def test_abort(run, device):
     skip_without_gpus(device, 2)
     run(2, aborted_rank)
+
+
+def test_close_beside_a_call():
+    """What a call uses is freed when it has come back, and later calls are refused. (A stand-in for the library's part, which needs GPUs.)"""
+    begun, go, order = threading.Event(), threading.Event(), []
+
+    def enqueue(handle, stream):
+        begun.set()
+        assert go.wait(30)
+        order.append("called")
+        return 0
+    x = torch.ones(2)
+    operator = PreparedOperator.__new__(PreparedOperator)
+    member = SimpleNamespace(on_gpu=False, rank=0)
+    operator.__dict__.update(comm=SimpleNamespace(name="stand-in", rank=0, _member=member), result=x, _member=member, _handle=None, _first=x.data_ptr, _second=x.data_ptr,
+                             _places=(x.data_ptr(),) * 3, _enqueue=enqueue, _lock=threading.RLock())
+    operator._end = weakref.finalize(operator, order.append, "freed")
+    caller = threading.Thread(target=operator)
+    caller.start()
+    assert begun.wait(30)
+    closer = threading.Thread(target=operator.close)
+    closer.start()
+    closer.join(0.1)
+    assert closer.is_alive() and order == []
+    go.set()
+    for thread in (caller, closer):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert order == ["called", "freed"]
+    with pytest.raises(fcc.ArgumentError, match="prepared: it has been closed"):
+        operator()
