@@ -4,7 +4,7 @@ import math
 
 from .. import collectives
 from .rows import EACH, FLAT
-from .sequences import BETA1, BETA2, EPSILON, LR, Told, compiled, meet, steps, timed
+from .sequences import BETA1, BETA2, EPSILON, LR, Told, compiled, measured, steps, timed
 
 WIDTH, LAYERS, WORDS, PLACES = 512, 12, 32768, 1024
 TOLERANCE = 1e-2  # of a parameter of bf16 by 1 and more
@@ -89,18 +89,7 @@ MAKERS = {FLAT: Flat, EACH: Each}
 
 def measure(rank, name, limit_s):
     """[us] of one of MAKERS on this rank, of rank.py."""
-    torch = rank.torch
-    with Told(limit_s):
-        try:
-            sequence = MAKERS[name](rank.at, shapes())
-            with torch.cuda.stream(rank.stream):
-                sequence.compute()
-            meet(torch)
-            return timed(rank, sequence.run)
-        finally:
-            sequence = None
-            torch._dynamo.reset()
-            torch.cuda.empty_cache()
+    return measured(rank, limit_s, lambda: MAKERS[name](rank.at, shapes()))
 
 
 def wrong_count(at, of, got):

@@ -151,13 +151,13 @@ def timed(rank, run, before=None):
     return us
 
 
-def measure(rank, name, sizes, limit_s):
-    """One sequence on this rank, of rank.py, in whose processes there is a group of NCCL's."""
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # it compiles in this process, and leaves no other behind
+def measured(rank, limit_s, make):
+    """[us of each replay] of the sequence that make() makes, on this rank, of rank.py."""
     torch = rank.torch
     with Told(limit_s):
         try:
-            sequence = MAKERS[name](rank.at, name, sizes)
+            sequence = make()
+            torch.cuda.synchronize()  # inputs are made on another stream
             with torch.cuda.stream(rank.stream):
                 sequence.compute()  # is compiled: ranks do not wait for each other in NCCL meanwhile
             meet(torch)
@@ -166,3 +166,9 @@ def measure(rank, name, sizes, limit_s):
             sequence = None
             torch._dynamo.reset()
             torch.cuda.empty_cache()
+
+
+def measure(rank, name, sizes, limit_s):
+    """One sequence on this rank, in whose processes there is a group of NCCL's."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # it compiles in this process, and leaves no other behind
+    return measured(rank, limit_s, lambda: MAKERS[name](rank.at, name, sizes))
