@@ -12,11 +12,11 @@
 
 #include "kernels/plan/tensor.h"
 
-#define TILE_BYTES (256 << 10)
+#define TILE_BYTES (INT64_C(256) << 10)
 #define TILES_MOST (1 << 16)
-/* Of a GPU: a rank's tiles are as many as its workgroups at least, unless they would take no longer than a workgroup takes to get one. */
-#define GPU_TILES 264
+/* Of a GPU: tiles of VECTOR_GPU_TILES, or of a multiple of that; unless they would take no longer than a workgroup takes to get one. */
 #define GPU_TILE_LEAST (8 << 10)
+#define GPU_TILE_STEP (1 << 10)
 
 /* ---- all ranks' requests ---- */
 
@@ -331,9 +331,11 @@ static struct work vector_work(const struct problem *problem, int rank)
 /* Bytes of a tile, where a rank moves or reduces so many. */
 static int64_t tile_bytes(enum plan_target target, int64_t all)
 {
-    int64_t share = all / GPU_TILES / GPU_TILE_LEAST * GPU_TILE_LEAST;
+    const int64_t turns = (all + VECTOR_GPU_TILES * TILE_BYTES - 1) / (VECTOR_GPU_TILES * TILE_BYTES), /* of a workgroup */
+        tiles = VECTOR_GPU_TILES * (turns + !turns), steps = (all + GPU_TILE_STEP - 1) / GPU_TILE_STEP,
+                  share = (steps + tiles - 1) / tiles * GPU_TILE_STEP;
 
-    if (target == PLAN_CPU || share > TILE_BYTES)
+    if (target == PLAN_CPU)
         return TILE_BYTES;
     return share > GPU_TILE_LEAST ? share : GPU_TILE_LEAST;
 }

@@ -12,6 +12,8 @@
 #include "kernels/plan/program.h"
 
 #define VECTOR_MOST ((int64_t)1 << 48) /* elements */
+/* Of a GPU's rank: where there is much to do, it has so many tiles, or a multiple: all its workgroups have as many, and end together. */
+#define VECTOR_GPU_TILES 264
 
 /* Whether the operator's data are vectors: collectives, and steps of programs. */
 static inline bool op_is_vector(enum fcc_op op)
