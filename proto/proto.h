@@ -41,7 +41,7 @@
 /* The version changes when something is added that an older side does not know. Both sides of a connection speak the older one's version, down to
  * FCC_PROTO_OLDEST, which changes when what there was is not as it was any more: proto/ABI.md. */
 #ifndef FCC_PROTO_VERSION /* tests have a fccd and a library of the oldest one */
-#define FCC_PROTO_VERSION 8u
+#define FCC_PROTO_VERSION 9u
 #endif
 #define FCC_PROTO_OLDEST 5u
 #define FCC_PROTO_TRACKERS 6u    /* TRACKER, TRACKER_FREE and RULE */
@@ -49,6 +49,7 @@
 #define FCC_PROTO_GROUPS 7u      /* COMM_SPLIT and COMM_ADOPT; fccctl's METRICS, FLIGHTS, FLIGHT and CONFIG */
 #define FCC_PROTO_PROGRAMS                                                                                                     \
     8u /* steps of programs as code.h has them now, FCC_ATTR_TILE and FCC_ATTR_DTYPES; PREPARED's INPUT and CODE */
+#define FCC_PROTO_HALVES 9u /* CODE_GATHER, CODE_REDUCE without a result, and CODE_SUM beside it */
 #define FCC_SOCKET_DEFAULT "/run/fccd/fccd.sock"
 
 #define FCC_MSG_MAX 65536u /* bytes of the longest message */

@@ -111,6 +111,7 @@ struct fcc_comm {
     /* bit g: GPU g has this communicator's stream words in its memory; 0: streams use the words of the slots */
     uint32_t words_gpus;
     uint32_t time_limit_ms;
+    bool is_over_nodes; /* its ranks are on several nodes, as a program has found out. context->lock */
     /* the index of the status word in the session memory; FCC_NO_STATUS_WORD: there is none */
     uint32_t status_word;
     struct fcc_trigger_memory *triggers; /* mapped; NULL: not asked for. context->lock */

@@ -68,7 +68,8 @@ static const char *kind_text(const struct program *p, const struct program_step 
         return step->overlaps ? "embedding + all_to_all, overlapped" : "embedding + all_to_all";
     if (step->kind == STEP_OF_EXCHANGE)
         return operation_specs[p->nodes[step->node].op].name;
-    return step->in.kind ? "sum + elements + gather" : "elements";
+    return step->in.kind ? (step->out.kind ? "sum + elements + gather" : "sum + elements")
+                         : (step->out.kind ? "elements + gather" : "elements");
 }
 
 static struct words place_text(const struct program_steps *s, const struct step_place *place)

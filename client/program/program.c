@@ -95,18 +95,39 @@ static int gpu_check(const struct fcc_program *p, struct error *e)
     return 0;
 }
 
-/* The program of a text: checked, scheduled and cut into steps. */
-static int program_build(struct fcc_program *p, const char *text, size_t length, const struct fcc_program_size given[], int n,
-                         struct error *e)
+/* A program as its caller gives it. */
+struct given {
+    const char *text;
+    size_t length;
+    const struct fcc_program_size *sizes;
+    int nsizes;
+};
+
+/* Whether only ranks of one node can run its steps. */
+static bool is_of_one_node(const struct fcc_program *p)
 {
-    if (!text)
+    struct error e = {.status = 0};
+    struct code code;
+    bool is = false;
+
+    for (uint32_t i = 0; i < p->steps.nsteps; i++)
+        is |= p->steps.steps[i].kind == STEP_OF_CODE &&
+              !code_read(p->steps.steps[i].words, p->steps.steps[i].nwords, &code, &e) && code_is_of_one_node(&code);
+    return is;
+}
+
+/* The program of a text: checked, scheduled and cut into steps. */
+static int program_build(struct fcc_program *p, const struct given *given, bool over_nodes, struct error *e)
+{
+    if (!given->text)
         return error_set(e, -EINVAL, "text: NULL: not allowed");
-    if (program_sizes_check(given, n, e))
+    if (program_sizes_check(given->sizes, given->nsizes, e))
         return e->status;
-    if (program_parse(text, length, &p->program, e) ||
-        program_bind(p->program, p->comm->nranks, (const struct program_size *)given, (size_t)n, e) ||
+    if (program_parse(given->text, given->length, &p->program, e) ||
+        program_bind(p->program, p->comm->nranks, (const struct program_size *)given->sizes, (size_t)given->nsizes, e) ||
         program_schedule(p->program, e))
         return e->status;
+    p->program->over_nodes = over_nodes;
     if (program_steps(p->program, &p->steps, e))
         return e->status;
     p->nranks = p->program->nranks;
@@ -171,8 +192,7 @@ static bool tables_make(struct fcc_program *p)
 }
 
 /* NULL: *e says why. */
-static struct fcc_program *program_new(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[],
-                                       int nsizes, struct error *e)
+static struct fcc_program *program_new(fcc_comm *comm, const struct given *given, bool over_nodes, struct error *e)
 {
     struct fcc_program *p = calloc(1, sizeof(*p));
     int status;
@@ -182,7 +202,7 @@ static struct fcc_program *program_new(fcc_comm *comm, const char *text, size_t 
         return NULL;
     }
     p->comm = p->group = comm;
-    if (program_build(p, text, length, sizes, nsizes, e) == 0 && !tables_make(p))
+    if (program_build(p, given, over_nodes, e) == 0 && !tables_make(p))
         (void)error_set(e, -ENOMEM, "out of memory");
     if (!e->status && (status = temporaries_make(p, false)) != 0)
         (void)error_set(e, status, "%s", fcc_last_error());
@@ -209,9 +229,26 @@ static int group_make(struct fcc_program *p)
     return 0;
 }
 
+/* Once more, as ranks on several nodes run it. NULL: *status says why, on all ranks. */
+static struct fcc_program *program_cut_anew(struct fcc_program *p, const struct given *given, int *status)
+{
+    struct fcc_comm *comm = p->comm;
+    struct error e = {.status = 0};
+
+    (void)pthread_mutex_lock(&comm->context->lock);
+    comm->is_over_nodes = true; /* for the next program */
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    fcc_program_close(p);
+    p = program_new(comm, given, true, &e);
+    *status = p ? program_agree(comm, given->text, given->length, p->program, false)
+                : operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text);
+    return p;
+}
+
 int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const struct fcc_program_size sizes[], int nsizes,
                      fcc_program **out)
 {
+    const struct given given = {text, length, sizes, nsizes};
     struct error e = {.status = 0};
     struct fcc_program *p = NULL;
     int status = comm_check(comm);
@@ -227,10 +264,13 @@ int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const stru
     else if (!out)
         (void)error_set(&e, -EINVAL, "out: NULL: not allowed");
     else
-        p = program_new(comm, text, length, sizes, nsizes, &e);
+        p = program_new(comm, &given, comm->is_over_nodes || comm->context->version < FCC_PROTO_HALVES, &e);
     if (!p)
         return operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text);
-    status = program_agree(comm, text, length, p->program);
+    const bool of_one_node = is_of_one_node(p);
+    status = program_agree(comm, text, length, p->program, of_one_node);
+    if (status == -EOPNOTSUPP && of_one_node && !(p = program_cut_anew(p, &given, &status)))
+        return status;
     if (status == 0 && p->nranks < comm->nranks)
         status = group_make(p);
     if (status == 0)

@@ -97,7 +97,7 @@ int program_step_run(struct fcc_program *p, struct program_step *step);
 #define PROGRAM_HASH_BEGIN UINT64_C(1469598103934665603)
 /* A hash of what was hashed before, and these bytes. */
 uint64_t program_hash(uint64_t hash, const void *bytes, size_t n);
-/* All ranks' texts and sizes are the same, or all ranks get the error. */
-int program_agree(struct fcc_comm *comm, const char *text, size_t length, const struct program *p);
+/* All ranks' texts and sizes are the same, or all ranks get the error. of_one_node: its steps are; -EOPNOTSUPP: the ranks are on several. */
+int program_agree(struct fcc_comm *comm, const char *text, size_t length, const struct program *p, bool of_one_node);
 
 #endif

@@ -22,7 +22,7 @@ uint64_t program_hash(uint64_t hash, const void *bytes, size_t n)
 }
 
 /* Lines of a text whose hashes fit into a step's words; several lines have one hash if there are many. */
-int program_agree(struct fcc_comm *comm, const char *text, size_t length, const struct program *p)
+int program_agree(struct fcc_comm *comm, const char *text, size_t length, const struct program *p, bool of_one_node)
 {
     enum { HEAD = sizeof(struct code_head) / sizeof(int64_t), HASHES = CODE_WORDS_MAX - HEAD };
     int64_t lines = 1, line = 0, words[CODE_WORDS_MAX] = {CODE_TEXT};
@@ -35,6 +35,7 @@ int program_agree(struct fcc_comm *comm, const char *text, size_t length, const 
         sizes = program_hash(sizes, &p->symbols[i].value, sizeof(p->symbols[i].value));
     words[1] = each;
     words[2] = (int64_t)sizes;
+    words[offsetof(struct code_head, result) / sizeof(words[0])] = of_one_node ? CODE_TEXT_SHARES : 0;
     for (size_t i = 0; i < length; i++) {
         words[HEAD + line / each] = (int64_t)program_hash((uint64_t)words[HEAD + line / each] + 1, text + i, 1);
         line += text[i] == '\n';
@@ -62,10 +63,11 @@ struct fcc_tensor program_tensor_at(const struct fcc_program *p, const struct st
         return (struct fcc_tensor){.buffer = NULL};
     const struct fcc_tensor whole = place_whole(p, place);
     const int64_t rows = slice_begin(place->rows, p->nranks, p->rank + 1) - slice_begin(place->rows, p->nranks, p->rank),
-                  at = place->offset + rows * place->each;
-    return at ? fcc_tensor_1d(whole.buffer, whole.offset + (size_t)at * fcc_dtype_size((enum fcc_dtype)whole.dtype),
-                              (enum fcc_dtype)whole.dtype, whole.shape[0] - at)
-              : whole;
+                  at = place->offset + rows * place->each, n = place->length ? place->length : whole.shape[0] - at;
+    return at || place->length
+               ? fcc_tensor_1d(whole.buffer, whole.offset + (size_t)at * fcc_dtype_size((enum fcc_dtype)whole.dtype),
+                               (enum fcc_dtype)whole.dtype, n)
+               : whole;
 }
 
 bool temporary_is_needed(const struct fcc_program *p, const struct step_temporary *t)
@@ -106,7 +108,7 @@ static bool is_left_out(const struct fcc_program *p, const struct program_step *
 
 bool step_copies(struct fcc_program *p, const struct program_step *step, int status)
 {
-    const bool first = status == -EOPNOTSUPP && !p->copies && step->kind == STEP_OF_CODE && step->in.kind;
+    const bool first = status == -EOPNOTSUPP && !p->copies && step->kind == STEP_OF_CODE && (step->in.kind || step->out.kind);
 
     p->copies |= first;
     return first;

@@ -36,15 +36,16 @@ bool prepared_step_fits(const struct gpu_prepared_plan *plan, const struct prepa
 
     if (!code.head)
         return false;
-    const bool reduces = code.head->kind == CODE_REDUCE;
+    const bool reduces = code_reduces(&code), gives = code_has_result(&code), shares = code_is_shared(&code);
     const int64_t begin = step_begin_of(&code, nranks, rank), end = begin + step_count_of(&code, nranks, rank);
-    const uint32_t words = reduces && code.begins ? 1 + 2 * (uint32_t)code.head->tensors : 0;
-    if (s->n != code.head->rows * code.head->inner || plan->reads_inputs != reduces || plan->table_words != words)
+    const uint32_t words = shares && code.begins ? 1 + 2 * (uint32_t)code.head->tensors : 0;
+    if (s->n != code.head->rows * code.head->inner || plan->reads_inputs != reduces || plan->shares_result != gives ||
+        plan->table_words != words || s->dtype != (reduces ? own->tensors[STEP_IN].dtype : FCC_F32))
         return false;
-    if (!reduces)
-        return s->dtype == FCC_F32;
-    return s->dtype == own->tensors[STEP_IN].dtype && s->elements[rank] >= begin && s->elements[rank + 1] <= end &&
-           plan->out[rank].data == w->tensors[STEP_OUT].offset && plan->out[rank].in == w->tensors[STEP_IN].offset;
+    if (!shares)
+        return true;
+    return s->elements[rank] >= begin && s->elements[rank + 1] <= end && plan->out[rank].data == w->tensors[STEP_OUT].offset &&
+           plan->out[rank].in == w->tensors[STEP_IN].offset;
 }
 
 /* The sums of tensors' pieces lie in staging memory. */
@@ -110,10 +111,10 @@ static bool memory_has(uint64_t at, int64_t elements, enum fcc_dtype dtype, uint
 static int rank_check(const struct gpu_prepared_plan *plan, const struct op_args *own, const struct code *code,
                       const struct op_args *args, uint32_t r, const struct gpu_prepared_sizes *sizes, struct error *e)
 {
-    if (plan->reads_inputs &&
-        (!memory_has(plan->out[r].in, elements_behind(args, code, STEP_IN), own->tensors[STEP_IN].dtype, sizes->ins[r]) ||
-         !memory_has(plan->out[r].data, elements_behind(args, code, STEP_OUT), own->tensors[STEP_OUT].dtype,
-                     sizes->results[r])))
+    if ((plan->reads_inputs &&
+         !memory_has(plan->out[r].in, elements_behind(args, code, STEP_IN), own->tensors[STEP_IN].dtype, sizes->ins[r])) ||
+        (plan->shares_result && !memory_has(plan->out[r].data, elements_behind(args, code, STEP_OUT),
+                                            own->tensors[STEP_OUT].dtype, sizes->results[r])))
         return error_set(e, -EPROTO, "plan: rank %u: an input in %llu bytes, and a result in %llu: the kernels would use more",
                          r, (unsigned long long)sizes->ins[r], (unsigned long long)sizes->results[r]);
     return 0;

@@ -424,7 +424,7 @@ static int tuned_make(struct tuner *t, const struct fcc_tune_options *options, s
     int status = tuner_begin(t, &plain, &e);
 
     if (status == 0)
-        status = program_agree(t->comm, t->text, t->length, plain);
+        status = program_agree(t->comm, t->text, t->length, plain, false);
     else
         status = operator_refuse_all(t->comm, FCC_PROGRAM_STEP, e.status, e.text);
     if (status == 0)

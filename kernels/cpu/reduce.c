@@ -203,7 +203,8 @@ static bool is_sent(const struct run *run, const struct slice *s, int rank)
     return !problem_is_here(run->problem, rank) && plan_reaches(run->plan, s->dst, run->rank);
 }
 
-/* REDUCE of a program's step: what it does with the sums is stored into the results; without sums, it is its own stores. */
+/* REDUCE of a program's step: what it does, with the sums over the ranks if it has such, is stored into the results if it has such; all else it stores
+ * itself. */
 static void step_reduce(const struct run *run, const struct slice *s)
 {
     const struct reduce_layout *l = run->plan->layout;
@@ -221,7 +222,7 @@ static void step_reduce(const struct run *run, const struct slice *s)
         if (step_reduces(p))
             step_combine(run, s, &piece, at, n, &step);
         step_block(&step, piece.at + at, n);
-        if (!step_reduces(p))
+        if (!step_has_result(p))
             continue;
         combine_convert(rounded, dtype, step_result(&step), FCC_F32, n);
         for (int r = 0; r < p->nranks; r++)

@@ -142,12 +142,14 @@ static int width_of(const struct maker *m)
 {
     if (m->sums)
         return WIDTH;
-    bool half = m->tensors || m->g->code->head->kind == CODE_REDUCE;
+    bool half = m->tensors || code_is_shared(m->g->code);
 
     for (int t = 0; t <= CODE_TENSORS; t++)
         half &= !(m->tensors >> t & 1) || m->g->dtypes[t] != FCC_F32;
-    if (m->g->code->head->kind == CODE_REDUCE)
-        half &= m->g->in != FCC_F32 && m->g->dtypes[CODE_OUT] != FCC_F32;
+    if (code_reduces(m->g->code))
+        half &= m->g->in != FCC_F32;
+    if (code_has_result(m->g->code))
+        half &= m->g->dtypes[CODE_OUT] != FCC_F32;
     return half ? WIDTH_HALF : WIDTH;
 }
 
@@ -205,16 +207,17 @@ static int sums_count(const struct maker *m)
 static void members_print(struct maker *m)
 {
     const struct code *code = m->g->code;
-    const bool sums = code->head->kind == CODE_REDUCE;
+    const bool sums = code_reduces(code), gives = code_has_result(code);
     const bool narrow = code->head->rows * code->head->inner < (INT64_C(1) << 31);
     char name[16];
 
-    (void)fprintf(m->to,
-                  "struct step {\n    enum { WIDTH = %d, RANKS = %d, SUMS = %d, LANES = %d, TABLE = %d };\n    static "
-                  "constexpr int64_t EACH = %" PRId64 ";\n    typedef %s index;\n    typedef %s sum_type;\n"
-                  "    typedef %s out_type;\n    index first; /* of the rank's own elements */\n",
-                  width_of(m), m->g->nranks, sums, sums_count(m), m->table, m->each, narrow ? "uint32_t" : "uint64_t",
-                  dtype_text(sums ? m->g->in : FCC_F32), dtype_text(sums ? m->g->dtypes[CODE_OUT] : FCC_F32));
+    (void)fprintf(
+        m->to,
+        "struct step {\n    enum { WIDTH = %d, RANKS = %d, SUMS = %d, GIVES = %d, LANES = %d, TABLE = %d };\n    static "
+        "constexpr int64_t EACH = %" PRId64 ";\n    typedef %s index;\n    typedef %s sum_type;\n"
+        "    typedef %s out_type;\n    index first; /* of the rank's own elements */\n",
+        width_of(m), m->g->nranks, sums, gives, sums_count(m), m->table, m->each, narrow ? "uint32_t" : "uint64_t",
+        dtype_text(sums ? m->g->in : FCC_F32), dtype_text(gives ? m->g->dtypes[CODE_OUT] : FCC_F32));
     for (int t = 0; t <= CODE_TENSORS; t++)
         if (m->tensors >> t & 1) {
             (void)fprintf(m->to, "    %s%s *%s;", (m->stored | m->summed) >> t & 1 ? "" : "const ", dtype_text(m->g->dtypes[t]),
@@ -419,7 +422,6 @@ static void instruction_print(struct maker *m, const struct code_instruction *i,
 static void run_print(struct maker *m)
 {
     const struct code *code = m->g->code;
-    const bool sums = code->head->kind == CODE_REDUCE;
 
     (void)fputs("\n    template <int WIDE>\n    __device__ __forceinline__ void run(index e, const floats<WIDE> &sum, const "
                 "loaded<WIDE> &in, floats<WIDE> &result,\n                                        floats<WIDE> (&terms)[LANES "
@@ -434,7 +436,7 @@ static void run_print(struct maker *m)
             value_print(m, m->kept[t]);
             (void)fputs(");\n", m->to);
         }
-    if (sums) {
+    if (code_has_result(code)) {
         (void)fputs("        result = generated_wide<WIDE>(", m->to);
         value_print(m, m->value[code->head->result]);
         (void)fputs(");\n", m->to);

@@ -81,8 +81,8 @@ struct gpu_prepared_plan {
     uint32_t ngroups;
     uint32_t first[GPU_PHASES + 1];
     uint32_t shares_result; /* 1: ranks store into each other's results */
-    uint32_t reads_inputs;  /* 1: and read each other's inputs: a program's step that adds up */
-    /* Of such a step with a table: for each rank so many words, at `tables` in the plan, that say where its tensors of `in` and `out` lie, as
+    uint32_t reads_inputs;  /* 1: ranks read each other's inputs: a program's step that adds up */
+    /* Of a step of which either is so, with a table: for each rank so many words, at `tables` in the plan, that say where its tensors of `in` and `out` lie, as
      * FCC_ATTR_TABLES does. 0: there are none */
     uint32_t table_words;
     uint64_t tables;

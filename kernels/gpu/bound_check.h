@@ -227,10 +227,11 @@ static inline bool gpu_prepared_columns_fit(const struct gpu_prepared_plan *plan
 {
     const struct gpu_shape *shape = &plan->shape;
     const uint32_t own = plan->rank;
+    const bool shares = plan->reads_inputs || plan->shares_result;
 
-    if (s->dst != own && (s->dst != SLICE_DST_ALL || !plan->reads_inputs))
+    if (s->dst != own && (s->dst != SLICE_DST_ALL || !plan->shares_result))
         return false;
-    if (!plan->reads_inputs || s->kind != SLICE_REDUCE)
+    if (!shares || s->kind != SLICE_REDUCE)
         return true; /* the kernel stays in the rank's elements: they end where these do */
     return s->col >= shape->first[own] && (int64_t)s->col + s->cols <= shape->first[own + 1] &&
            (s->col - shape->first[own]) <= (shape->elements[own + 1] - shape->elements[own]) / shape->unit;

@@ -15,16 +15,16 @@
 
 static int head_check(const struct code_head *h, size_t count, struct error *e)
 {
-    if (h->kind != CODE_ELEMENTS && h->kind != CODE_REDUCE)
-        return error_set(e, -EINVAL, "code: kind %" PRId64 ": allowed are %d to %d", h->kind, CODE_TEXT, CODE_REDUCE);
+    if (h->kind < CODE_ELEMENTS || h->kind > CODE_GATHER)
+        return error_set(e, -EINVAL, "code: kind %" PRId64 ": allowed are %d to %d", h->kind, CODE_TEXT, CODE_GATHER);
     if (h->rows < 0 || h->inner < 1 || h->rows > PROGRAM_ELEMENTS_MAX || h->inner > PROGRAM_ELEMENTS_MAX ||
         (__int128)h->rows * h->inner > PROGRAM_ELEMENTS_MAX)
         return error_set(e, -EINVAL,
                          "code: %" PRId64 " rows of %" PRId64
                          " elements: allowed are 0 and more, of 1 and more, together at most %" PRId64,
                          h->rows, h->inner, PROGRAM_ELEMENTS_MAX);
-    if (h->sliced < 0 || h->sliced > 1 || (h->kind == CODE_REDUCE && !h->sliced))
-        return error_set(e, -EINVAL, "code: sliced %" PRId64 ": allowed is 1, and without a sum 0", h->sliced);
+    if (h->sliced < 0 || h->sliced > 1 || (h->kind != CODE_ELEMENTS && !h->sliced))
+        return error_set(e, -EINVAL, "code: sliced %" PRId64 ": allowed is 1, and without a sum or a result 0", h->sliced);
     if (h->operands < 0 || h->operands > CODE_OPERANDS_MAX || h->instructions < 0 || h->instructions > CODE_INSTRUCTIONS_MAX)
         return error_set(e, -EINVAL, "code: %" PRId64 " operands, %" PRId64 " instructions: allowed are 0 to %d and %d",
                          h->operands, h->instructions, CODE_OPERANDS_MAX, CODE_INSTRUCTIONS_MAX);
@@ -40,10 +40,9 @@ static int head_check(const struct code_head *h, size_t count, struct error *e)
 
 static int operand_check(const struct code_operand *o, const struct code_head *h, struct error *e)
 {
-    const int64_t kind = h->kind;
-
-    if (o->tensor < 0 || o->tensor > CODE_OUT || (o->tensor == CODE_OUT && kind != CODE_REDUCE))
-        return error_set(e, -EINVAL, "code: operand's tensor %" PRId64 ": allowed are 0 to %d, and %d with a sum", o->tensor,
+    if (o->tensor < 0 || o->tensor > CODE_OUT ||
+        (o->tensor == CODE_OUT && (h->kind == CODE_ELEMENTS || h->result == CODE_NO_RESULT)))
+        return error_set(e, -EINVAL, "code: operand's tensor %" PRId64 ": allowed are 0 to %d, and %d with a result", o->tensor,
                          CODE_TENSORS - 1, CODE_OUT);
     if (o->index < CODE_OWN || o->index > CODE_PART || (o->index == CODE_TENSOR && !h->tensors))
         return error_set(e, -EINVAL, "code: operand's index %" PRId64 ": allowed are 0 to %d, and %d with a table", o->index,
@@ -98,8 +97,10 @@ static int instruction_check(const struct code_head *h, const struct code_operan
                                 operands[i->from[1]].tensor == CODE_OUT))
         return error_set(e, -EINVAL, "code: line %d: a store to what is not the rank's own", i->line);
     if (i->op == CODE_SUM &&
-        ((operands[i->from[1]].index != CODE_EACH && operands[i->from[1]].index != CODE_TENSOR) || h->kind != CODE_ELEMENTS))
-        return error_set(e, -EINVAL, "code: line %d: a sum whose operand is of another kind, or with a sum over the ranks",
+        (operands[i->from[1]].index != CODE_EACH && (operands[i->from[1]].index != CODE_TENSOR || h->kind != CODE_ELEMENTS)))
+        return error_set(e, -EINVAL,
+                         "code: line %d: a sum whose operand is of another kind, or of tensors in a step that other ranks "
+                         "have a part in",
                          i->line);
     if (i->op == CODE_SUM && (i->key > 1 || !(i->number > 0)))
         return error_set(e, -EINVAL, "code: line %d: a sum divided by %g: allowed is more than 0", i->line, i->number);
@@ -176,7 +177,7 @@ int code_read(const int64_t *words, size_t count, struct code *out, struct error
     for (int64_t i = 0; i < h->operands; i++)
         if (operand_check(&out->operands[i], h, e))
             return e->status;
-    if (h->kind == CODE_REDUCE)
+    if (code_reduces(out))
         set = 1;
     for (int64_t i = 0; i < h->instructions; i++)
         if (instruction_check(h, out->operands, &out->instructions[i], &set, &begun, e))
@@ -184,12 +185,13 @@ int code_read(const int64_t *words, size_t count, struct code *out, struct error
     out->begins = h->tensors ? (const int64_t *)(const void *)(out->instructions + h->instructions) : NULL;
     if (begins_check(out, e) || sums_check(out, e))
         return e->status;
-    if (h->kind == CODE_REDUCE ? h->result < 0 || h->result >= CODE_REGISTERS || !(set >> h->result & 1)
-                               : h->result != CODE_NO_RESULT)
-        return error_set(e, -EINVAL, "code: result %" PRId64 ": allowed is a register that has a value, and without a sum %d",
-                         h->result, CODE_NO_RESULT);
-    if (h->kind == CODE_ELEMENTS && h->rows > 0 &&
-        !code_stores(out)) /* no tensor would bound its elements, which may be very many */
+    if (code_has_result(out) ? h->result < 0 || h->result >= CODE_REGISTERS || !(set >> h->result & 1)
+                             : h->result != CODE_NO_RESULT)
+        return error_set(e, -EINVAL,
+                         "code: result %" PRId64 ": allowed is a register that has a value, or, but for kind %d, %d", h->result,
+                         CODE_GATHER, CODE_NO_RESULT);
+    if (!code_has_result(out) && h->rows > 0 &&
+        !code_stores(out)) /* no tensor would bound its elements, which may be very many; and it would do nothing */
         return error_set(e, -EINVAL, "code: it stores nothing: allowed is that with 0 rows");
     return 0;
 }

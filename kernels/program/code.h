@@ -5,9 +5,12 @@
  *
  * Instructions work on registers: blocks of f32. Comparisons give 1 or 0. What a dtype of 16 bits would round is rounded by an instruction.
  *
- *   CODE_TEXT      no elements: the words are a program's text, as hashes of its lines, so that all ranks hear which line differs
+ *   CODE_TEXT      no elements: the words are a program's text, as hashes of its lines, so that all ranks hear which line differs; with `result`
+ *                  CODE_TEXT_SHARES its steps are such as only ranks of one node can run
  *   CODE_ELEMENTS  each rank's own elements, alone
- *   CODE_REDUCE    the sum of all ranks' `in` comes into register 0; each rank works on its part of the elements, and all ranks get the part's result
+ *   CODE_REDUCE    the sum of all ranks' `in` comes into register 0, and each rank works on its part of the elements; all ranks get the part's result in
+ *                  `out`, if there is one
+ *   CODE_GATHER    each rank works on its part of the elements, and all ranks get the part's result; there is no `in`
  */
 #ifndef FCC_KERNELS_PROGRAM_CODE_H
 #define FCC_KERNELS_PROGRAM_CODE_H
@@ -29,8 +32,9 @@
 #define CODE_WORDS_MAX 4096
 #define CODE_TABLES_MAX 4096 /* words that say where tables' tensors lie */
 #define CODE_NO_RESULT (-1)
+#define CODE_TEXT_SHARES 1
 
-enum code_kind { CODE_TEXT = 1, CODE_ELEMENTS = 2, CODE_REDUCE = 3 };
+enum code_kind { CODE_TEXT = 1, CODE_ELEMENTS = 2, CODE_REDUCE = 3, CODE_GATHER = 4 };
 /* Of an instruction, besides operations: a tensor's elements into a register, and back; a number into a register, before the first element; and a
  * register's elements added up, in double precision, `div` (of the operand) of the rank's own at a time, of which the last may be fewer. Such a sum is
  * divided by `number`, of `key` 1 its square root is taken, and element i of the operand's tensor gets the i-th. */
@@ -55,8 +59,8 @@ enum code_index { CODE_OWN, CODE_WHOLE, CODE_STRETCHED, CODE_EACH, CODE_TENSOR, 
 struct code_head {
     int64_t kind;        /* enum code_kind */
     int64_t rows, inner; /* the elements: rows x inner */
-    int64_t sliced;      /* 1: rank r has the rows from slice_begin(rows, ranks, r) on. 0: each has all */
-    int64_t result;      /* REDUCE: the register that goes to `out` */
+    int64_t sliced;      /* 1: rank r has the rows from slice_begin(rows, ranks, r) on. 0, of ELEMENTS: each has all */
+    int64_t result;      /* REDUCE, GATHER: the register that goes to `out`; REDUCE: CODE_NO_RESULT: there is no `out` */
     int64_t operands, instructions;
     int64_t tensors; /* of the table whose elements these are; 0: there is none */
 };
@@ -97,6 +101,24 @@ const int64_t *code_places(const struct code *code, const int64_t *tables, size_
 int code_tables_check(const struct code *code, const int64_t *tables, size_t count, struct error *e);
 /* The elements of a sum of the code, of which a tile has whole ones; 0: it has none. */
 int64_t code_sum_elements(const struct code *code);
+/* Whether inputs of all ranks are added up; whether all ranks get a result; and whether either is so. */
+static inline bool code_reduces(const struct code *code)
+{
+    return code->head->kind == CODE_REDUCE;
+}
+static inline bool code_has_result(const struct code *code)
+{
+    return code->head->kind == CODE_GATHER || (code_reduces(code) && code->head->result != CODE_NO_RESULT);
+}
+static inline bool code_is_shared(const struct code *code)
+{
+    return code_reduces(code) || code_has_result(code);
+}
+/* Whether only ranks of one node can run it: on several, what all add up is what all get, and nothing else is added up meanwhile. */
+static inline bool code_is_of_one_node(const struct code *code)
+{
+    return code_is_shared(code) && (!code_reduces(code) || !code_has_result(code) || code_sum_elements(code) != 0);
+}
 /* Whether elements are added up tensor by tensor; and whether others are, too. */
 bool code_sums_tensors(const struct code *code);
 bool code_mixes_sums(const struct code *code);

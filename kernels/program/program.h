@@ -173,6 +173,8 @@ struct program {
     int32_t rank_groups_line, rank_groups_column;
     int rank_groups; /* bound: so many groups of ranks, each of which has all the program's tensors; 1: not written */
     int nranks;      /* bound: of one group */
+    bool
+        over_nodes; /* a group's ranks may be on several nodes: a sum over the ranks without a result, and the other way round, are steps by themselves */
     int64_t tensors, tensor_elements; /* bound: of the table, and how many elements they have together; -1: there is none */
     char *names_text;                 /* all names, each with its NUL */
     size_t names_bytes, names_room;

@@ -21,6 +21,7 @@ struct step_place {
     int32_t index;
     /* From this element on; and behind `each` elements for each row that the rank has of `rows`, which are spread over the ranks. */
     int64_t offset, rows, each;
+    int64_t length; /* so many elements; 0: all that follow */
 };
 
 /* CODE: elements, also with the sum over the ranks before them. EXCHANGE: a collective. PRODUCT: matrices, and what enum step_product says. LOOKUP: rows of

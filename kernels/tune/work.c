@@ -45,11 +45,11 @@ static void code_count(const struct program_steps *s, const struct program_step 
         if (v && o->index != CODE_STRETCHED && o->index != CODE_TENSOR)
             w->bytes += bytes_of(v, own);
     }
-    if (!in)
-        return;
-    w->instructions += own * ranks; /* additions */
-    w->bytes += bytes_of(in, own);
-    w->link_bytes += bytes_of(in, own * (ranks - 1));
+    if (in) {
+        w->instructions += own * ranks; /* additions */
+        w->bytes += bytes_of(in, own);
+        w->link_bytes += bytes_of(in, own * (ranks - 1));
+    }
     if (!out)
         return;
     w->bytes += bytes_of(out, own);

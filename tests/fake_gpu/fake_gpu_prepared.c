@@ -380,7 +380,7 @@ static void contract_check(const struct gpu_prepared_plan *plan, const struct gp
         wrong(!m->areas[r], "a rank without an area");
         wrong(!m->ins[r] && plan->reads_inputs, "a rank without an input");
         wrong(!m->results[r] && plan->shape.compute != COMPUTE_NONE &&
-                  (plan->shape.compute != COMPUTE_STEP || plan->reads_inputs) &&
+                  (plan->shape.compute != COMPUTE_STEP || plan->shares_result) &&
                   (r == plan->rank ? !m->places.n : plan->shares_result),
               "a rank without a result");
         for (uint32_t other = 0; other < r; other++)

@@ -230,7 +230,7 @@ static void step_block_run(const struct task *t, const struct gpu_plan *plan, co
     const struct gpu_shape *shape = &t->launch->fixed.shape;
     const struct gpu_step *step = pointer(t->call.in[plan - t->launch->fixed.plans].vector.parts);
     const int64_t tensor = core->code.begins ? code_tensor_of(&core->code, at) : 0;
-    const bool reduces = core->code.head->kind == CODE_REDUCE;
+    const bool reduces = code_reduces(&core->code), gives = code_has_result(&core->code);
     const enum fcc_dtype dtype = (enum fcc_dtype)step->dtype[CODE_OUT];
     const unsigned char *terms[GPU_MAX_RANKS];
 
@@ -241,7 +241,7 @@ static void step_block_run(const struct task *t, const struct gpu_plan *plan, co
         combine((enum fcc_reduction)shape->reduction, (enum fcc_dtype)shape->dtype, FCC_F32, terms, (int)shape->nranks, n,
                 (unsigned char *)core->block[0]);
     step_block(core, at, n);
-    for (uint32_t r = 0; r < shape->nranks && reduces; r++)
+    for (uint32_t r = 0; r < shape->nranks && gives; r++)
         if (plan_goes_to(plan, s->dst, r))
             dtype_from_f32((unsigned char *)pointer(t->call.out[r].data) +
                                (size_t)(at + step_shift(step, GPU_STEP_OUT + (int)r, tensor)) * dtype_size(dtype),
@@ -265,10 +265,10 @@ static void step_slice_run(const struct task *t, const struct gpu_plan *plan, co
     const struct gpu_shape *shape = &t->launch->fixed.shape;
     const struct gpu_step *step = pointer(t->call.in[plan - t->launch->fixed.plans].vector.parts);
     struct step_request *r = step_request(step);
-    const bool reduces = r->code.head->kind == CODE_REDUCE, tensors = code_sums_tensors(&r->code);
-    const struct piece piece = tensors   ? (struct piece){.at = step->begin, .count = s->kind == SLICE_PUT ? step->count : 0}
-                               : reduces ? piece_reduced(shape, s)
-                                         : piece_make(shape, step->begin + s->col * shape->unit, s, step->begin + step->count);
+    const bool shares = code_is_shared(&r->code), tensors = code_sums_tensors(&r->code);
+    const struct piece piece = tensors  ? (struct piece){.at = step->begin, .count = s->kind == SLICE_PUT ? step->count : 0}
+                               : shares ? piece_reduced(shape, s)
+                                        : piece_make(shape, step->begin + s->col * shape->unit, s, step->begin + step->count);
     struct step *core = aligned_alloc(_Alignof(struct step), sizeof(*core));
 
     wrong(!core || tensors != (step->pieces != 0), "a step's table");

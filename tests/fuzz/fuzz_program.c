@@ -67,8 +67,8 @@ static void tensors_make(struct op_args *args, const struct code *code, int rank
         const int64_t n = code_operand_elements(code, o, own);
         *to = n > *to ? n : *to;
     }
-    if (code->head->kind == CODE_REDUCE)
-        needed[STEP_IN] = needed[STEP_OUT] = all;
+    needed[STEP_IN] = code_reduces(code) ? all : needed[STEP_IN];
+    needed[STEP_OUT] = code_has_result(code) ? all : needed[STEP_OUT];
     for (int i = 0; i < args->ntensors; i++)
         if (needed[i] && needed[i] <= ELEMENTS_MOST)
             args->tensors[i] = (struct tensor){.data = calloc((size_t)needed[i], sizeof(float)),
@@ -132,7 +132,8 @@ static void step_try(const int64_t *words, size_t n, int rank, uint64_t tables)
         step_begin(&step, &args, step_code(&args), begin, end);
         for (int64_t at = begin, count; at < end; at += count) {
             count = (int64_t)step_block_size(&step, at, end - at);
-            for (int i = STEP_IN; i <= STEP_OUT && code.head->kind == CODE_REDUCE; i++) /* what the exchange reads and stores */
+            for (int i = code_reduces(&code) ? STEP_IN : STEP_OUT; i <= (code_has_result(&code) ? STEP_OUT : STEP_IN); i++)
+                /* what the exchange reads and stores */
                 (void)*(volatile const unsigned char *)&step_place(&step, &args, i, at)[(size_t)count * sizeof(float) - 1];
             step_block(&step, at, (size_t)count);
         }

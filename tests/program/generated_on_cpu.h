@@ -136,7 +136,7 @@ template <typename Step> struct generated_run {
         }
         step.load(e, own);
         step.run(e, sum, own, result, terms);
-        if (Step::SUMS)
+        if (Step::GIVES)
             generated_store_any<WIDE>((typename Step::out_type *)call->result + step_shift(of, GPU_STEP_OUT, tensor) + e,
                                       result);
         for (int u = 0; u < WIDE; u++)

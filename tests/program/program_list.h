@@ -28,6 +28,12 @@ struct program_case {
     "u = m / (1 - pow(beta1, step)) / (sqrt(v / (1 - pow(beta2, step))) + 0.01) + 0.01 * p\nwide = norm(p)\n"                  \
     "long = norm(u)\np = p - lr * select(wide * long > 0, wide / long, 1) * u\nschedule\n"
 
+#define HALVES                                                                                                                 \
+    "program halves(M = 9, N = 130)\nin x: bf16[M, N] local\nin w: f32[N]\nin t: bf16[M, N] sliced(0)\ninout q: f32[M, N] "    \
+    "sliced(0)\nout r: bf16[M, N] sliced(0)\nout k, z: f32[]\nout y: bf16[M, N]\n"                                             \
+    "s = reduce_scatter(x)\na = f32(s) * w + f32(t)\nq = q - a\nlong = norm(a)\nlevel = mean(f32(s))\nk = long\nz = level\n"   \
+    "r = s\nd = a * 0.5 + long * 0.01\ny = all_gather(bf16(d))\nschedule\n"
+
 #define THIN                                                                                                                   \
     "program thin(M = 3, K = 100, N = 130)\nin x: f32[M, K] sliced(1)\nin w: f32[N, K] sliced(1)\nin b: f32[N]\nin r: f32[M, " \
     "N]\nout y: f32[M, N]\n"                                                                                                   \
@@ -219,6 +225,44 @@ static const struct program_case cases[] = {
     {.text = "program broken(N = 3000)\nin x: f32[N] sliced(0)\nin w: f32[5, N]\nout a, b: f32[]\nout y: f32[5, 1]\na = "
              "norm(log(x))\n"
              "b = sum(1 / (x * 0))\ny = row_norm(w * (1 / 0))\n",
+     .tolerance = 1e-3},
+    /* a sum over the ranks with what follows from its slices, and slices with what gathers them, each one step; sums beside them, of which some end alike */
+    {.text = HALVES "fuse s, a, q, long, level as begin\nfuse d, y as end\n", .scheduled = true, .tolerance = 4e-2},
+    {.text = HALVES "fuse s, a, q, long, level as begin\nfuse d, y as end\n",
+     .scheduled = true,
+     .sizes = {{"M", 411}, {"N", 600}},
+     .nsizes = 2,
+     .tolerance = 4e-2},
+    {.text = HALVES "fuse s, a, q, long, level as begin\nfuse d, y as end\n",
+     .scheduled = true,
+     .sizes = {{"M", 1}, {"N", 3}},
+     .nsizes = 2,
+     .tolerance = 4e-2},
+    {.text = HALVES "", .tolerance = 4e-2},
+    {.text =
+         "program end(M = 7, N = 130)\nin t: f32[M, N] sliced(0)\nin b: f32[N]\nin r: f32[M, N]\ninout y: f32[M, N]\nscalar "
+         "seed, step\nout u: f32[M, N] sliced(0)\n"
+         "a = dropout(t + b, 0.25, seed, step)\nu = a * 2\ny = all_gather(a + as_slice(r, 0) - as_slice(y, 0))\nschedule\n"
+         "fuse a, u, y as end\n",
+     .scheduled = true,
+     .tolerance = 1e-4},
+    {.text = "program all(N = 70001)\nin x: f32[N] local\nin t: f32[N] sliced(0)\nout y: f32[N]\nout k, l, m: f32[]\n"
+             "s = reduce_scatter(x)\na = s * t\nb = norm(a)\nc = norm(s)\nd = sum(t)\ny = all_gather(a)\nk = b\nl = c\nm = d\n"
+             "schedule\nfuse s, a, b, c, d, y as all\n",
+     .scheduled = true,
+     .tolerance = 1e-3},
+    {.text = "program tables(N = 3001, T = 9)\nin a: bf16[N] local scattered(T)\nin p: f32[N] scattered(T)\ninout m: f32[N] "
+             "sliced(0)\nout k: f32[]\nout c: f32[N] scattered(T)\n"
+             "s = reduce_scatter(a)\nm = m * 0.5 + f32(s)\nlong = norm(m)\nd = m * 0.25\nc = all_gather(d + as_slice(p, 0))\n"
+             "k = long\nschedule\nfuse s, m, long\nfuse d, c\n",
+     .scheduled = true,
+     .tolerance = 4e-2},
+    {.text = "program many(N = 150001)\nin x: f32[N] sliced(0)\nin w: f32[N]\nout a, b, c, d, e, f, g: f32[]\nout h, i: f32[] "
+             "local\n"
+             "k = norm(x)\nl = norm(x * 2)\nm = norm(x + 1)\nn = mean(x)\no = mean(x * x)\np = sum(x)\nq = norm(x - 1)\nr = "
+             "norm(w)\ns = sum(w * 0.125)\na = k\nb = l\nc = m\nd = n\ne = o\nf = p\ng = q\nh = as_local(r)\ni = as_local(s)\n"
+             "schedule\nfuse k, l, m, n, o, p, q\nfuse r, s\n",
+     .scheduled = true,
      .tolerance = 1e-3},
     {.text = MLP, .tolerance = 1e-5},
     {.text = MLP "fuse s, d, y\n", .scheduled = true, .tolerance = 1e-5},

@@ -98,7 +98,7 @@ static struct step_memory memories_make(const struct generate *g)
         m.elements = o->length > m.elements ? o->length : m.elements;
         m.in_table[o->tensor] |= code->begins && (o->index == CODE_WHOLE || (o->index == CODE_OWN && !code->head->sliced));
     }
-    m.in_table[CODE_OUT] |= code->begins && code->head->kind == CODE_REDUCE;
+    m.in_table[CODE_OUT] |= code->begins && code_has_result(code);
     m.elements = code->head->tensors > m.elements ? code->head->tensors : m.elements;
     for (int64_t k = code->head->tensors - 1; k >= 0; k--) {
         m.places[k] = place;
@@ -145,7 +145,7 @@ static void interpret(const struct generate *g, struct step_memory *m, int64_t b
     static struct step core;
     static int64_t attrs[2 + CODE_TABLES_MAX];
     struct op_args args = {.op = FCC_PROGRAM_STEP, .ntensors = STEP_TENSOR + CODE_TENSORS};
-    const bool reduces = g->code->head->kind == CODE_REDUCE;
+    const bool reduces = code_reduces(g->code);
     float x[COMBINE_BLOCK];
     size_t n;
 
@@ -164,7 +164,7 @@ static void interpret(const struct generate *g, struct step_memory *m, int64_t b
                 core.block[0][i] = r ? core.block[0][i] + x[i] : x[i];
         }
         step_block(&core, at, n);
-        if (reduces)
+        if (code_has_result(g->code))
             dtype_from_f32(m->tensor[CODE_OUT] + (size_t)lies * dtype_size(g->dtypes[CODE_OUT]), step_result(&core),
                            g->dtypes[CODE_OUT], n);
     }

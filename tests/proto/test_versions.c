@@ -35,17 +35,17 @@ static bool explained(const char *refusal, const char *want)
 /* A fccd's words, of those that have been said in five versions and of those of today. */
 static void words(void)
 {
-    CHECK(agreed("hello: protocol version 8: this fccd speaks version 5", 5));
-    CHECK(agreed("hello: protocol version 8: this fccd speaks version 4", FCC_PROTO_VERSION));
-    CHECK(agreed("hello: protocol version 8: this fccd speaks version 8", FCC_PROTO_VERSION));
-    CHECK(agreed("hello: protocol version 8: this fccd (0.0.1) speaks versions 3 to 5: upgrade fccd", 5));
-    CHECK(agreed("hello: protocol version 8: this fccd (0.0.1) speaks versions 3 to 4: upgrade fccd", FCC_PROTO_VERSION));
-    CHECK(agreed("hello: protocol version 8: this fccd (9.0.0) speaks versions 9 to 10: upgrade libfccclient",
+    CHECK(agreed("hello: protocol version 9: this fccd speaks version 5", 5));
+    CHECK(agreed("hello: protocol version 9: this fccd speaks version 4", FCC_PROTO_VERSION));
+    CHECK(agreed("hello: protocol version 9: this fccd speaks version 9", FCC_PROTO_VERSION));
+    CHECK(agreed("hello: protocol version 9: this fccd (0.0.1) speaks versions 3 to 5: upgrade fccd", 5));
+    CHECK(agreed("hello: protocol version 9: this fccd (0.0.1) speaks versions 3 to 4: upgrade fccd", FCC_PROTO_VERSION));
+    CHECK(agreed("hello: protocol version 9: this fccd (9.0.0) speaks versions 10 to 11: upgrade libfccclient",
                  FCC_PROTO_VERSION));
     CHECK(agreed("hello: job: allowed are 1 to 63 characters", FCC_PROTO_VERSION));
-    CHECK(explained("hello: protocol version 8: this fccd speaks version 4", "speaks versions 5 to "));
-    CHECK(explained("hello: protocol version 8: this fccd speaks version 4", ": upgrade fccd"));
-    CHECK(explained("hello: protocol version 5: this fccd speaks version 9",
+    CHECK(explained("hello: protocol version 9: this fccd speaks version 4", "speaks versions 5 to "));
+    CHECK(explained("hello: protocol version 9: this fccd speaks version 4", ": upgrade fccd"));
+    CHECK(explained("hello: protocol version 5: this fccd speaks version 10",
                     ": upgrade libfccclient (or the Python package fccd)"));
     CHECK(!explained("hello: job: allowed are 1 to 63 characters", "upgrade"));
 }

@@ -5,7 +5,8 @@
  *
  * A source has one struct, Step, which has
  *
- *     WIDTH, RANKS, SUMS     elements of a thread at a time; ranks whose inputs are added up; 1: there is such a sum, and a result
+ *     WIDTH, RANKS, SUMS     elements of a thread at a time; the ranks; 1: their inputs are added up
+ *     GIVES                  1: all ranks get a result
  *     index                  the integer that counts elements
  *     sum_type, out_type     dtypes of the inputs that are added up, and of the result
  *     begin(step, code)      takes a run's addresses and numbers, which then are in registers for all slices
@@ -23,8 +24,8 @@
 #include "kernels/gpu/device/generated_values.h"
 #include "kernels/gpu/step.h"
 
-/* Threads of a workgroup, and workgroups of a multiprocessor: as many workgroups in all as a plan has tiles where there is much to do (GPU_TILES in
- * kernels/plan/compute/vector.c). */
+/* Threads of a workgroup, and workgroups of a multiprocessor: as many workgroups in all as a plan has tiles where there is much to do (VECTOR_GPU_TILES in
+ * kernels/plan/compute/vector.h). */
 #ifndef GENERATED_THREADS
 #define GENERATED_THREADS STEP_THREADS
 #define GENERATED_RESIDENT 2
@@ -38,7 +39,7 @@ template <typename Step> struct generated_run {
     const struct gpu_step *of = NULL; /* the run of which `step` has the addresses and numbers */
     uint64_t reached;                 /* ranks that get the slice's result: a bit each */
 
-    uint64_t in_at[Step::TABLE && Step::SUMS ? Step::RANKS : 1], out_at[Step::TABLE && Step::SUMS ? Step::RANKS : 1];
+    uint64_t in_at[Step::TABLE && Step::SUMS ? Step::RANKS : 1], out_at[Step::TABLE && Step::GIVES ? Step::RANKS : 1];
     const struct gpu_call *call;
     uint32_t rank;
 
@@ -82,7 +83,7 @@ template <typename Step> struct generated_run {
             sum = step_add(sum, from.in[r]);
         step.run(e, sum, from.own, result, terms);
 #pragma unroll
-        for (uint32_t r = 0; Step::SUMS && r < Step::RANKS; r++) {
+        for (uint32_t r = 0; Step::GIVES && r < Step::RANKS; r++) {
             const uint32_t dst = gpu_rank_at(r, rank, Step::RANKS);
             if (!(reached >> dst & 1u))
                 continue;
@@ -108,10 +109,10 @@ template <typename Step> struct generated_run {
             return true;
         } else {
             bool wide = step.wide(e);
-            if constexpr (Step::SUMS)
-                for (int r = 0; r < Step::RANKS; r++)
-                    wide = wide && generated_is_wide<Step::WIDTH>(in_of(r) + e) &&
-                           generated_is_wide<Step::WIDTH>(out_of((uint32_t)r) + e);
+            for (int r = 0; Step::SUMS && r < Step::RANKS; r++)
+                wide = wide && generated_is_wide<Step::WIDTH>(in_of(r) + e);
+            for (uint32_t r = 0; Step::GIVES && r < Step::RANKS; r++)
+                wide = wide && generated_is_wide<Step::WIDTH>(out_of(r) + e);
             return wide;
         }
     }
@@ -128,7 +129,7 @@ template <typename Step> struct generated_run {
         call = &of_call;
         rank = plan->rank;
         reached = 0;
-        for (uint32_t dst = 0; Step::SUMS && dst < Step::RANKS; dst++)
+        for (uint32_t dst = 0; Step::GIVES && dst < Step::RANKS; dst++)
             reached |= (uint64_t)gpu_plan_reaches(plan, s.dst, dst) << dst;
     }
 
@@ -161,12 +162,13 @@ template <typename Step> struct generated_run {
         if constexpr (Step::TABLE) {
             step.segment(*of, number);
 #pragma unroll
-            for (int r = 0; Step::SUMS && r < Step::RANKS; r++) {
+            for (int r = 0; Step::SUMS && r < Step::RANKS; r++)
                 in_at[r] =
                     call->out[r].in + (uint64_t)step_shift(of, GPU_STEP_IN + r, number) * sizeof(typename Step::sum_type);
+#pragma unroll
+            for (int r = 0; Step::GIVES && r < Step::RANKS; r++)
                 out_at[r] =
                     call->out[r].data + (uint64_t)step_shift(of, GPU_STEP_OUT + r, number) * sizeof(typename Step::out_type);
-            }
         }
     }
 
@@ -216,8 +218,9 @@ template <typename Step> struct generated_run {
             return true;
         }
         const struct vector_piece piece =
-            Step::SUMS ? vector_piece_reduced(shape, plan->rank, s)
-                       : vector_piece_make(shape, of->begin + (int64_t)s.col * shape.unit, s.cols, of->begin + of->count);
+            Step::SUMS || Step::GIVES
+                ? vector_piece_reduced(shape, plan->rank, s)
+                : vector_piece_make(shape, of->begin + (int64_t)s.col * shape.unit, s.cols, of->begin + of->count);
         if constexpr (Step::LANES > 0)
             step_sums_each<Step::TABLE != 0>(of, Step::EACH, piece.at - of->begin, piece.at - of->begin + piece.count, *this);
         else if constexpr (Step::TABLE != 0)

@@ -3,7 +3,7 @@
  * step.h - steps of programs (kernels/program/code.h): requests, and which elements are whose.
  *
  * The problem's words: DIM_N elements, of which rank r has rank_dim[DIM_K][r] from rank_dim[DIM_N][r] on; DIM_ROOT is the enum code_kind, DIM_K the
- * dtype of `out` (0: there is none). With a sum, dtype is that of `in`. DIM_VECTOR is how many elements each of the step's own sums has (0: it has none):
+ * dtype of `out` (0: there is none). With a sum over the ranks, dtype is that of `in`. DIM_VECTOR is how many elements each of the step's own sums has (0: it has none):
  * tiles have whole ones. DIM_GATHERED is how many tensors a table has whose elements are added up, tensor by tensor (0: no such sums).
  * DIM_FACTOR_BYTES is how many elements a tile has (0: as many as suit the device).
  */
@@ -19,10 +19,18 @@ static inline bool op_is_step(enum fcc_op op)
 {
     return op_spec(op)->compute == COMPUTE_STEP;
 }
-/* Whether the step adds up inputs of all ranks; otherwise each rank works by itself. */
+/* Whether the step adds up inputs of all ranks; whether all ranks get what each makes; and whether either is so: otherwise each rank works by itself. */
 static inline bool step_reduces(const struct problem *problem)
 {
     return problem->dim[DIM_ROOT] == CODE_REDUCE;
+}
+static inline bool step_has_result(const struct problem *problem)
+{
+    return problem->dim[DIM_K] != 0;
+}
+static inline bool step_is_shared(const struct problem *problem)
+{
+    return step_reduces(problem) || step_has_result(problem);
 }
 /* As compute_ops.check: one rank's request by itself. The rest of this file is of checked requests. */
 int step_check(const struct op_args *args, int nranks, int rank, struct error *e);

@@ -134,17 +134,23 @@ static int sum_check(const struct op_args *args, const struct code *code, struct
 {
     const struct tensor *in = &args->tensors[STEP_IN], *out = &args->tensors[STEP_OUT];
     const int64_t all = code->head->rows * code->head->inner;
-    const bool in_table = step_places(args, code, STEP_IN) != NULL, out_table = step_places(args, code, STEP_OUT) != NULL;
+    const bool in_table = step_places(args, code, STEP_IN) != NULL, out_table = step_places(args, code, STEP_OUT) != NULL,
+               reduces = code_reduces(code), gives = code_has_result(code);
 
-    if (code->head->kind != CODE_REDUCE)
-        return in->data || out->data ? error_set(e, -EINVAL, "in, out: present: allowed with a sum") : 0;
-    if (tensor_is_vector(in, "in", e) || tensor_is_vector(out, "out", e))
+    if ((!reduces && in->data) || (!gives && out->data))
+        return error_set(e, -EINVAL, "%s: present: allowed with %s", !reduces && in->data ? "in" : "out",
+                         !reduces && in->data ? "a sum of all ranks" : "a result for all ranks");
+    if ((reduces && tensor_is_vector(in, "in", e)) || (gives && tensor_is_vector(out, "out", e)))
         return e->status;
-    if ((!in_table && in->shape[0] != all) || (!out_table && out->shape[0] != all))
+    if ((reduces && !in_table && in->shape[0] != all) || (gives && !out_table && out->shape[0] != all))
         return error_set(e, -EINVAL, "in, out: %" PRId64 " and %" PRId64 " elements: needed are %" PRId64, in->shape[0],
                          out->shape[0], all);
+    if (!gives)
+        return 0;
     if (!out->symmetric)
         return tensor_check_result(out, "out", e);
+    if (!reduces)
+        return 0;
     if ((in_table || out_table) && tensors_overlap(in, out))
         return error_set(e, -EINVAL, "in: a table's tensors: overlaps out: not allowed");
     if (tensors_overlap(in, out) && (in->data != out->data || in->dtype != out->dtype))

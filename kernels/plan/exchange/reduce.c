@@ -107,19 +107,32 @@ static struct slice wait_of(int rank, int first, int count, uint32_t group)
     return s;
 }
 
+/* Columns of a tile, at least `least`, that hold whole sums of the step's own: one slice has everything where these do not go into columns. */
+static int64_t elements_tile(const struct problem *problem, int64_t least, int64_t all)
+{
+    const int64_t unit = vector_unit(problem), sum = problem->dim[DIM_VECTOR];
+
+    if (sum == 0)
+        return least;
+    if (sum % unit || sum / unit >= all)
+        return all;
+    return (least + sum / unit - 1) / (sum / unit) * (sum / unit);
+}
+
 /* The plan of a collective on one node, whose ranks can read each other's inputs: each owner adds them up, tile by tile, stores the
  * sums, and raises one flag at every rank. Nobody returns before all chunks are done, as others read its input until then. Flags: one for
- * each owner. */
+ * each owner. A program's step may have no inputs to add up, or no result for others: its owner works on the tiles alike. */
 static void direct_plan(const struct problem *problem, int rank, struct reduce_layout *l, struct plan_builder *b)
 {
     const struct schedule *schedule = &b->plan->schedule;
-    int receiver = vector_receiver(problem, rank);
-    int64_t end = l->columns[rank + 1];
+    const bool gives = !op_is_step(problem->op) || step_has_result(problem);
+    const int receiver = gives ? vector_receiver(problem, rank) : rank;
+    const int64_t end = l->columns[rank + 1], tile = elements_tile(problem, schedule->slice_cols, end - l->columns[rank]);
 
     l->direct = true;
     b->plan->nflags = (uint32_t)problem->nranks;
     b->plan->transport = TRANSPORT_FLAGS;
-    b->plan->shared = 1u << op_spec(problem->op)->result;
+    b->plan->shared = gives ? 1u << op_spec(problem->op)->result : 0;
     rows_reserve(problem, rows_of_sums_most(problem), problem->epilogue.cols, b);
     const uint32_t waits = rows_group(b, rows_of_sums(problem, rank), problem->epilogue.cols);
     if (l->columns[rank] < end) {
@@ -129,7 +142,7 @@ static void direct_plan(const struct problem *problem, int rank, struct reduce_l
                           .rows = 1};
         for (int64_t col = l->columns[rank]; col < end && b->status == 0; col += s.cols) {
             s.col = s.dst_col = (uint32_t)col;
-            s.cols = end - col < schedule->slice_cols ? (uint32_t)(end - col) : schedule->slice_cols;
+            s.cols = (uint32_t)(end - col < tile ? end - col : tile);
             plan_add_slice(b, s);
         }
     }
@@ -201,18 +214,6 @@ static void by_all_plan(const struct problem *problem, int rank, const struct re
         plan_add_slice(b, reduce_wait(rank, reduced, 1, false));
 }
 
-/* Columns of a tile, at least `least`, that hold whole sums of the step's own: one slice has everything where these do not go into columns. */
-static int64_t elements_tile(const struct problem *problem, int64_t least, int64_t all)
-{
-    const int64_t unit = vector_unit(problem), sum = problem->dim[DIM_VECTOR];
-
-    if (sum == 0)
-        return least;
-    if (sum % unit || sum / unit >= all)
-        return all;
-    return (least + sum / unit - 1) / (sum / unit) * (sum / unit);
-}
-
 /* Slices of a GPU that adds up tensors: pieces of these, as many at a time as leave a workgroup some slices; and, when all are done, their sums. */
 static void pieces_plan(const struct problem *problem, int rank, struct plan_builder *b)
 {
@@ -252,7 +253,7 @@ static void own_plan(const struct problem *problem, int rank, int64_t end, struc
     }
 }
 
-/* The plan of a step without a sum: each rank works on its own elements, and nobody waits for another. */
+/* The plan of a step that no rank shares with others: each works on its own elements, and nobody waits for another. */
 static void elements_plan(const struct problem *problem, int rank, struct reduce_layout *l, struct plan_builder *b)
 {
     const int64_t end = vector_columns(problem->rank_dim[DIM_K][rank], vector_unit(problem));
@@ -283,7 +284,7 @@ static void reduce_plan(const struct problem *problem, int rank, const struct co
     struct reduce_layout *l = reduce_layout_new(problem, b);
     if (!l)
         return;
-    if (op_is_step(problem->op) && !step_reduces(problem)) {
+    if (op_is_step(problem->op) && !step_is_shared(problem)) {
         elements_plan(problem, rank, l, b);
         return;
     }

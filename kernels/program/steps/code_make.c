@@ -13,9 +13,10 @@ struct maker {
     struct stepping *s;
     struct program_step *step;
     struct value domain;      /* whose elements are worked on */
-    struct step_place result; /* REDUCE: of the value that all ranks get */
-    bool sliced, reduces;
-    int64_t tensors; /* of the table; 0: none */
+    struct step_place result; /* with `gives`: of the value that all ranks get */
+    bool sliced;
+    bool reduces, gives; /* whether register 0 has the sum over the ranks; whether all ranks get a result */
+    int64_t tensors;     /* of the table; 0: none */
     int64_t kind;
     struct code_operand operands[CODE_OPERANDS_MAX];
     int loaded[CODE_OPERANDS_MAX]; /* the value of an operand's elements; 0: not loaded */
@@ -34,7 +35,8 @@ struct maker {
     uint32_t ntouched; /* operations whose `reg` is set: s->touched */
 };
 
-struct sum_places {
+/* Memory of a step's that other ranks use. */
+struct shared_places {
     struct step_place in, out;
 };
 
@@ -113,7 +115,7 @@ static int tensor_number(struct maker *m, const struct step_place *place)
 {
     struct program_step *step = m->step;
 
-    if (m->reduces && memcmp(&m->result, place, sizeof(*place)) == 0)
+    if (m->gives && memcmp(&m->result, place, sizeof(*place)) == 0)
         return CODE_OUT;
     for (int i = 0; i < step->ntensors; i++)
         if (memcmp(&step->t[i], place, sizeof(*place)) == 0)
@@ -290,7 +292,7 @@ static int node_code(struct maker *m, int32_t node, const struct group_shape *g)
     if (n->value.dtype == DTYPE_PLAIN || node == g->head || node == g->gather || n->op == OP_AS_SLICE || n->op == OP_AS_LOCAL)
         return 0;
     if (n->op == OP_UPDATE) {
-        if (m->s->stored[node] && m->reduces) { /* stored as the result; who uses it here uses the part of this rank */
+        if (m->s->stored[node] && m->gives) { /* stored as the result; who uses it here uses the part of this rank */
             const int part = value_of(m, n, n->arg[0] == g->gather ? g->result : n->arg[0]);
             return part ? (value_set(m, node, part), 0) : m->s->e->status;
         }
@@ -305,7 +307,7 @@ static int node_code(struct maker *m, int32_t node, const struct group_shape *g)
         return sum_add(m, node);
     if (point_make(m, node))
         return m->s->e->status;
-    if (!m->s->outside[node] || (m->reduces && node == g->result && g->gather < 0))
+    if (!m->s->outside[node] || (node == g->result && g->gather < 0))
         return 0;
     if (n->value.dtype == DTYPE_BOOL)
         return step_refuse(n, "a comparison that another step needs: nothing runs it yet", m->s->e);
@@ -401,52 +403,60 @@ static int words_write(struct maker *m, int result)
 
 /* ---- the step ---- */
 
-static int32_t sum_result(const struct group_shape *g)
+/* The operation whose value all ranks get; -1: none. */
+static int32_t shared_result(const struct group_shape *g)
 {
     return g->gather >= 0 ? g->gather : g->result;
 }
 
-/* Where what is added up lies, and the result: a table's tensors may have to be copied together before. */
-static int sum_places(struct stepping *s, const struct group_shape *g, struct sum_places *out)
+/* Where what is added up lies, and the result, as far as there are such: a table's tensors may have to be copied together before. */
+static int shared_places(struct stepping *s, const struct group_shape *g, struct shared_places *out)
 {
-    const struct node *head = &s->p->nodes[g->head];
-    const int32_t from = step_source(s->p, head->arg[0]), to = sum_result(g);
+    const struct node *head = g->head >= 0 ? &s->p->nodes[g->head] : NULL;
+    const int32_t from = head ? step_source(s->p, head->arg[0]) : -1, to = shared_result(g);
 
-    if (!s->place[from].kind)
+    if (head && !s->place[from].kind)
         return step_refuse(head, "of a value that has no memory: nothing runs it yet", s->e);
-    if (result_place(s, to))
+    if (to >= 0 && result_place(s, to))
         return s->e->status;
-    out->in = s->place[from];
-    out->out = s->place[to];
-    return table_in(s, g->head, true, &out->in) ? s->e->status : table_out(s, g->head, true, &out->out);
+    if (head)
+        out->in = s->place[from];
+    if (to >= 0)
+        out->out = s->place[to];
+    if (head && table_in(s, g->head, true, &out->in))
+        return s->e->status;
+    return to >= 0 ? table_out(s, to, true, &out->out) : 0;
 }
 
-static int sum_begin(struct maker *m, const struct group_shape *g, const struct sum_places *places)
+static int sum_begin(struct maker *m, int32_t head)
 {
     struct stepping *s = m->s;
-    const struct node *head = &s->p->nodes[g->head];
+    const struct node *n = &s->p->nodes[head];
 
-    m->step->in = places->in;
-    m->step->out = places->out;
-    m->result = s->place[sum_result(g)];
     m->place[++m->values] = 0; /* register 0 has the sum */
-    const int value = rounded(m, head, m->values);
+    const int value = rounded(m, n, m->values);
     if (!value)
         return s->e->status;
-    value_set(m, g->head, value);
-    return 0;
+    value_set(m, head, value);
+    if (n->op != OP_REDUCE_SCATTER || !s->outside[head])
+        return 0;
+    return stored_place(s, head) ? s->e->status : store_add(m, n, head, value);
 }
 
-static int code_fill(struct maker *m, int32_t begin, int32_t end, const struct group_shape *g, const struct sum_places *places)
+static int code_fill(struct maker *m, int32_t begin, int32_t end, const struct group_shape *g,
+                     const struct shared_places *places)
 {
-    if (m->reduces && sum_begin(m, g, places))
+    m->step->in = places->in;
+    m->step->out = places->out;
+    m->result = m->gives ? m->s->place[shared_result(g)] : (struct step_place){.kind = PLACE_NONE};
+    if (m->reduces && sum_begin(m, g->head))
         return m->s->e->status;
     for (int32_t i = begin; i < end; i++)
         if (node_code(m, i, g))
             return m->s->e->status;
     int result = CODE_NO_RESULT;
-    if (m->reduces) {
-        result = value_of(m, &m->s->p->nodes[g->head], g->result);
+    if (m->gives) {
+        result = value_of(m, &m->s->p->nodes[shared_result(g)], g->result);
         if (!result)
             return m->s->e->status;
         m->last[result] = m->nbody;
@@ -454,7 +464,7 @@ static int code_fill(struct maker *m, int32_t begin, int32_t end, const struct g
     numbers_keep(m);
     if (!registers_give(m))
         return too_large(m, &m->s->p->nodes[end - 1]);
-    return words_write(m, m->reduces ? m->place[result] : CODE_NO_RESULT);
+    return words_write(m, m->gives ? m->place[result] : CODE_NO_RESULT);
 }
 
 /* Operations that only say what another step has stored for them need no step. */
@@ -472,10 +482,11 @@ static bool is_needed(const struct stepping *s, int32_t begin, int32_t end)
 int code_make(struct stepping *s, int32_t begin, int32_t end)
 {
     struct group_shape g = {-1, -1, -1};
-    const bool reduces = s->fused[begin] && group_is_step(s->p, begin, end, &g);
-    int32_t root = reduces ? g.head : s->domain[begin];
+    const bool shares = s->fused[begin] && group_is_step(s->p, begin, end, &g), reduces = shares && g.head >= 0,
+               gives = shares && g.result >= 0;
+    int32_t root = reduces ? g.head : gives ? g.result : s->domain[begin];
 
-    for (int32_t i = end; i-- > begin && !reduces;) /* numbers have no elements */
+    for (int32_t i = end; i-- > begin && !shares;) /* numbers have no elements */
         if (s->p->nodes[i].value.dtype != DTYPE_PLAIN)
             root = s->domain[i];
     const struct value *v = &s->p->nodes[root].value;
@@ -483,10 +494,10 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
     for (int32_t i = begin; i < end; i++)
         if (s->p->nodes[i].op == OP_UPDATE)
             s->place[i] = (struct step_place){.kind = PLACE_PARAMETER, .index = s->p->nodes[i].parameter};
-    if (!reduces && !is_needed(s, begin, end))
+    if (!shares && !is_needed(s, begin, end))
         return 0;
-    struct sum_places places = {.in.kind = PLACE_NONE};
-    if (reduces && sum_places(s, &g, &places))
+    struct shared_places places = {.in.kind = PLACE_NONE};
+    if (shares && shared_places(s, &g, &places))
         return s->e->status;
     struct maker *m = calloc(1, sizeof(*m));
     struct program_step *step = step_add(s, STEP_OF_CODE, s->p->nodes[end - 1].statement);
@@ -500,15 +511,18 @@ int code_make(struct stepping *s, int32_t begin, int32_t end)
     *m = (struct maker){.s = s,
                         .step = step,
                         .domain = *v,
-                        .sliced = reduces || v->layout == LAYOUT_SLICED,
+                        .sliced = shares || v->layout == LAYOUT_SLICED,
                         .reduces = reduces,
+                        .gives = gives,
                         .tensors = table_tensors(s->p, v),
-                        .kind = reduces ? CODE_REDUCE : CODE_ELEMENTS};
+                        .kind = reduces ? CODE_REDUCE
+                                : gives ? CODE_GATHER
+                                        : CODE_ELEMENTS};
     int status = code_fill(m, begin, end, &g, &places);
-    if (status == 0 && reduces)
-        status = table_stored(s, g.head, &places.out) ? s->e->status : result_stored(s, sum_result(&g));
-    for (int i = 0; i < m->nsums && status == 0; i++)
-        status = sum_end(s, &m->sums[i]);
+    if (status == 0 && gives)
+        status = table_stored(s, shared_result(&g), &places.out) ? s->e->status : result_stored(s, shared_result(&g));
+    if (status == 0)
+        status = sums_finish(s, m->sums, m->nsums);
     for (uint32_t i = 0; i < m->ntouched; i++)
         s->reg[s->touched[i]] = 0;
     free(m);

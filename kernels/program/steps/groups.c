@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * groups.c - groups of a program's statements that are one step with their sum over the ranks.
+ * groups.c - groups of a program's statements that are one step with their sum over the ranks, with the all_gather of what they make, or with both.
  */
 #include <string.h>
 
@@ -12,32 +12,54 @@ static bool in_group(const struct program *p, int32_t node, int32_t group)
     return p->nodes[node].statement >= 0 && p->nodes[p->nodes[node].statement].group == group;
 }
 
-/* Whether a group of operations [begin, end) is one step with its sum: reduce_scatter, what works on slices, and one all_gather; or all_reduce and what
- * makes one value of it. */
+/* Whether an all_gather is of slices along dimension 0 that its group makes. */
+static bool gather_fits(const struct program *p, int32_t gather, int32_t group)
+{
+    const int32_t from = p->nodes[gather].arg[0];
+
+    return in_group(p, from, group) && p->nodes[from].value.layout == LAYOUT_SLICED && p->nodes[from].value.sliced == 0 &&
+           p->nodes[from].op != OP_PARAMETER && !exchange_is_along(p, gather);
+}
+
+/* Whether a step that ranks share may have the operation besides its sum over them and its all_gather. */
+static bool is_of_elements(const struct program *p, const struct node *n)
+{
+    const enum operation_kind kind = (enum operation_kind)node_spec(n)->kind;
+
+    return kind == OPERATION_POINT || kind == OPERATION_LEAF || n->op == OP_UPDATE ||
+           (!p->over_nodes && (kind == OPERATION_WHOLE || n->op == OP_AS_SLICE));
+}
+
+/* Whether a group of operations [begin, end) is one step with what its ranks do together: reduce_scatter, what works on slices, and one all_gather, or the
+ * begin or the end of that, on one node; or all_reduce and what makes one value of it. */
 static bool group_find(const struct program *p, int32_t begin, int32_t end, struct group_shape *out)
 {
+    bool sums = false;
+
     *out = (struct group_shape){-1, -1, -1};
     for (int32_t i = begin; i < end; i++) {
         const struct node *n = &p->nodes[i];
-        const bool sums = n->op == OP_REDUCE_SCATTER || n->op == OP_ALL_REDUCE;
+        const bool reduces = n->op == OP_REDUCE_SCATTER || n->op == OP_ALL_REDUCE;
         if (n->value.table == TABLE_OF_TENSORS && n->op != OP_PARAMETER)
             return false;
-        if (sums && out->head < 0)
+        sums |= node_is_sum(n);
+        if (reduces && out->head < 0)
             out->head = i;
         else if (n->op == OP_ALL_GATHER && out->gather < 0)
             out->gather = i;
-        else if (node_spec(n)->kind != OPERATION_POINT && n->op != OP_UPDATE && node_spec(n)->kind != OPERATION_LEAF)
+        else if (!is_of_elements(p, n))
             return false;
     }
+    const bool gathers = out->gather >= 0;
+    if (gathers && !gather_fits(p, out->gather, p->nodes[p->nodes[begin].statement].group))
+        return false;
     if (out->head < 0)
-        return false;
+        return gathers && !p->over_nodes;
     const struct node *head = &p->nodes[out->head];
-    const struct value *v = &head->value;
     const bool scatters = head->op == OP_REDUCE_SCATTER;
-    if (scatters != (out->gather >= 0) || (scatters && v->sliced != 0) ||
-        in_group(p, head->arg[0], p->nodes[head->statement].group) || (p->nodes[head->arg[0]].op == OP_AS_LOCAL))
+    if (in_group(p, head->arg[0], p->nodes[head->statement].group) || (p->nodes[head->arg[0]].op == OP_AS_LOCAL))
         return false;
-    return !scatters || in_group(p, p->nodes[out->gather].arg[0], p->nodes[head->statement].group);
+    return scatters ? head->value.sliced == 0 && (gathers || !p->over_nodes) : !gathers && !sums;
 }
 
 /* The one value of a group with an all_reduce that something else needs; -1: there are several. */
@@ -64,18 +86,25 @@ static int32_t sink_find(const struct program *p, int32_t begin, int32_t end)
     return sink;
 }
 
-/* Statements of a group with a reduce_scatter are slices of the sum's shape, but for what is gathered. */
+static bool is_slice_like(const struct value *v, const struct value *w)
+{
+    return v->layout == LAYOUT_SLICED && v->sliced == 0 && v->ndim == w->ndim &&
+           memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof(*v->shape)) == 0;
+}
+
+/* Statements of a group with a reduce_scatter or an all_gather are slices of one shape, but for what is gathered; and so is what sums are of. */
 static bool slices_check(const struct program *p, int32_t begin, int32_t end, const struct group_shape *g)
 {
-    const struct value *v = &p->nodes[g->head].value;
+    const struct value *v = &p->nodes[g->head >= 0 ? g->head : g->result].value;
 
     for (int32_t i = begin; i < end; i++) {
         const struct node *n = &p->nodes[i];
-        if (!node_is_statement(n) || i == g->gather || n->value.dtype == DTYPE_PLAIN ||
-            (n->op == OP_UPDATE && n->arg[0] == g->gather))
+        if (node_is_sum(n) && !is_slice_like(&p->nodes[n->arg[0]].value, v))
+            return false;
+        if (!node_is_statement(n) || i == g->gather || n->value.dtype == DTYPE_PLAIN || node_is_sum(n) ||
+            (n->op == OP_UPDATE && (n->arg[0] == g->gather || node_is_sum(&p->nodes[n->arg[0]]))))
             continue;
-        if (n->value.layout != LAYOUT_SLICED || n->value.sliced != 0 || n->value.ndim != v->ndim ||
-            memcmp(n->value.shape, v->shape, (size_t)v->ndim * sizeof(*v->shape)) != 0)
+        if (!is_slice_like(&n->value, v))
             return false;
     }
     return true;
@@ -85,10 +114,10 @@ bool group_is_step(const struct program *p, int32_t begin, int32_t end, struct g
 {
     if (!group_find(p, begin, end, g))
         return false;
-    if (g->gather >= 0) {
+    if (g->gather >= 0)
         g->result = p->nodes[g->gather].arg[0];
+    if (g->gather >= 0 || p->nodes[g->head].op == OP_REDUCE_SCATTER)
         return slices_check(p, begin, end, g);
-    }
     g->result = sink_find(p, begin, end);
     if (g->result < 0)
         return false;

@@ -73,29 +73,29 @@ int exchange_along_make(struct stepping *s, int32_t node);
 struct program_step *step_write(struct stepping *s, int32_t node, const struct code_head *head,
                                 const struct code_operand operands[], const struct code_instruction code[]);
 
-/* A sum in a step: `each` elements go into one, `to`. Where it is made of pieces, sum_end() adds these up. */
+/* A sum in a step: `each` elements go into one, `to`. Where it is made of pieces, sums_finish() adds these up. */
 struct sum_plan {
     int32_t node;
     bool square, root; /* of its elements; of the sum */
     bool tensors;      /* of each tensor of the table */
     int64_t each, pieces;
     double divisor;
-    struct step_place to;
+    struct step_place to; /* of the pieces, or of the whole */
 };
 bool node_is_sum(const struct node *n);
 int sum_plan(struct stepping *s, int32_t node, struct sum_plan *out);
-int sum_end(struct stepping *s, const struct sum_plan *sum); /* adds the steps behind that */
+int sums_finish(struct stepping *s, const struct sum_plan sums[], int n); /* adds the steps behind those of one step */
 
 /* ---- groups.c ---- */
 
-/* A group that is one step with its sum: the sum's operation, the all_gather behind it (-1: the sum is an all_reduce), and the value that all ranks
- * get. */
+/* A group that is one step with what its ranks do together: the sum over them (-1: there is none), the all_gather (-1: there is none), and the value that
+ * all ranks get, by the all_gather or because the sum is an all_reduce (-1: none). */
 struct group_shape {
     int32_t head, gather, result;
 };
 /* Whether the operations [begin, end) are such a group: *out. */
 bool group_is_step(const struct program *p, int32_t begin, int32_t end, struct group_shape *out);
-/* Marks the operations of groups that are one step with the sum over the ranks, or with their product (fused). */
+/* Marks the operations of groups that are one step with the sum over the ranks, an all_gather, or their product (fused). */
 void groups_choose(struct stepping *s);
 
 /* ---- code_make.c ---- */

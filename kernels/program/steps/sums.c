@@ -108,73 +108,135 @@ struct program_step *step_write(struct stepping *s, int32_t node, const struct c
     return step;
 }
 
-/* Adds up the sums of pieces. */
-static int pieces_add(struct stepping *s, const struct sum_plan *sum, const struct step_place *to, double divisor, bool root)
-{
-    const int32_t line = s->p->nodes[sum->node].line;
-    const struct code_head head = {
-        .kind = CODE_ELEMENTS, .rows = sum->pieces, .inner = 1, .result = CODE_NO_RESULT, .operands = 2, .instructions = 2};
-    const struct code_operand operands[] = {{.tensor = 0, .index = CODE_OWN, .div = 1, .length = 1},
-                                            {.tensor = 1, .index = CODE_EACH, .div = sum->pieces, .length = 1}};
-    const struct code_instruction code[] = {{.op = CODE_LOAD, .line = line},
-                                            {.op = CODE_SUM, .from = {0, 1}, .line = line, .number = divisor, .key = root}};
-    struct program_step *step = step_write(s, sum->node, &head, operands, code);
+/* ---- behind the step ---- */
 
+#define ADDED_AT_ONCE (CODE_TENSORS / 2) /* sums of pieces that one step adds up: each has two tensors */
+
+/* Adds up the sums of pieces of n sums, which all have as many: to[i] gets the i-th. */
+static int pieces_add(struct stepping *s, const struct sum_plan sums[], int n, const struct step_place to[], double divisor,
+                      const bool roots[])
+{
+    struct code_operand operands[2 * ADDED_AT_ONCE];
+    struct code_instruction code[2 * ADDED_AT_ONCE];
+
+    for (int i = 0; i < n; i++) {
+        const int32_t line = s->p->nodes[sums[i].node].line;
+        const uint8_t in = (uint8_t)(2 * i), out = (uint8_t)(2 * i + 1);
+        operands[in] = (struct code_operand){.tensor = in, .index = CODE_OWN, .div = 1, .length = 1};
+        operands[out] = (struct code_operand){.tensor = out, .index = CODE_EACH, .div = sums[i].pieces, .length = 1};
+        code[in] = (struct code_instruction){.op = CODE_LOAD, .from = {0, in}, .line = line};
+        code[out] =
+            (struct code_instruction){.op = CODE_SUM, .from = {0, out}, .line = line, .number = divisor, .key = roots[i]};
+    }
+    const struct code_head head = {.kind = CODE_ELEMENTS,
+                                   .rows = sums[0].pieces,
+                                   .inner = 1,
+                                   .result = CODE_NO_RESULT,
+                                   .operands = 2 * n,
+                                   .instructions = 2 * n};
+    struct program_step *step = step_write(s, sums[0].node, &head, operands, code);
     if (!step)
         return s->e->status;
-    step->t[0] = sum->to;
-    step->t[1] = *to;
-    step->ntensors = 2;
+    for (int i = 0; i < n; i++) {
+        step->t[2 * i] = sums[i].to;
+        step->t[2 * i + 1] = to[i];
+    }
+    step->ntensors = 2 * n;
     return 0;
 }
 
-/* Adds up the ranks' sums; and the mean or norm of that. Of tensors, these of each. */
-static int ranks_add(struct stepping *s, const struct sum_plan *sum, const struct step_place *own)
+/* Adds up the ranks' n sums, one behind the other from *own on; and makes the mean or norm of each, which all of them are. Of tensors, these of each. */
+static int ranks_add(struct stepping *s, const struct sum_plan sums[], int n, const struct step_place *own)
 {
-    const struct node *n = &s->p->nodes[sum->node];
+    const struct node *node = &s->p->nodes[sums[0].node];
+    const int64_t each = sums[0].tensors ? s->p->tensors : 1;
+    const struct value all = {.dtype = FCC_F32, .layout = LAYOUT_REPLICATED, .ndim = 1, .shape = {n * each}};
     struct code_instruction code[4];
+    struct step_place out;
     int count = 0;
 
-    if (is_mean(n)) {
+    if (is_mean(node)) {
         code[count++] = (struct code_instruction){
-            .op = CODE_NUMBER, .to = 1, .line = n->line, .number = (double)value_elements(&s->p->nodes[n->arg[0]].value)};
-        code[count++] = (struct code_instruction){.op = OP_DIV, .from = {0, 1}, .line = n->line};
+            .op = CODE_NUMBER, .to = 1, .line = node->line, .number = (double)value_elements(&s->p->nodes[node->arg[0]].value)};
+        code[count++] = (struct code_instruction){.op = OP_DIV, .from = {0, 1}, .line = node->line};
     }
-    if (is_norm(n))
-        code[count++] = (struct code_instruction){.op = OP_SQRT, .line = n->line};
-    const struct code_head head = {.kind = CODE_REDUCE,
-                                   .rows = sum->tensors ? s->p->tensors : 1,
-                                   .inner = 1,
-                                   .sliced = 1,
-                                   .result = 0,
-                                   .instructions = count};
-    if (temporary_new(s, &n->value, true, &s->place[sum->node]))
+    if (is_norm(node))
+        code[count++] = (struct code_instruction){.op = OP_SQRT, .line = node->line};
+    const struct code_head head = {
+        .kind = CODE_REDUCE, .rows = n * each, .inner = 1, .sliced = 1, .result = 0, .instructions = count};
+    if (temporary_new(s, &all, true, &out))
         return s->e->status;
-    struct program_step *step = step_write(s, sum->node, &head, NULL, code);
+    struct program_step *step = step_write(s, sums[0].node, &head, NULL, code);
     if (!step)
         return s->e->status;
     step->in = *own;
-    step->out = s->place[sum->node];
+    step->out = out;
+    for (int i = 0; i < n; i++) {
+        s->place[sums[i].node] = out;
+        s->place[sums[i].node].offset = i * each;
+        s->place[sums[i].node].length = each;
+    }
     return 0;
 }
 
-int sum_end(struct stepping *s, const struct sum_plan *sum)
+/* Sums that are made of pieces, of a tensor of which each rank has all: the same is done with all of them at the end, or not, but for roots. */
+static int whole_finish(struct stepping *s, const struct sum_plan sums[], int n)
 {
-    const struct node *n = &s->p->nodes[sum->node];
-    const struct value *v = &s->p->nodes[n->arg[0]].value,
-                       one = {.dtype = FCC_F32, .layout = LAYOUT_LOCAL, .ndim = 1, .shape = {1}};
-    struct step_place own;
+    const struct node *node = &s->p->nodes[sums[0].node];
+    struct step_place to[ADDED_AT_ONCE];
+    bool roots[ADDED_AT_ONCE];
 
-    if (sum->tensors)
-        return v->layout == LAYOUT_SLICED ? ranks_add(s, sum, &sum->to) : 0;
-    if (sum->pieces == 0)
-        return 0;
-    if (v->layout != LAYOUT_SLICED) {
-        if (stored_place(s, sum->node))
+    for (int i = 0; i < n; i++) {
+        if (stored_place(s, sums[i].node))
             return s->e->status;
-        return pieces_add(s, sum, &s->place[sum->node], is_mean(n) ? (double)value_elements(v) : 1, is_norm(n));
+        to[i] = s->place[sums[i].node];
+        roots[i] = is_norm(&s->p->nodes[sums[i].node]);
     }
-    if (temporary_new(s, &one, false, &own) || pieces_add(s, sum, &own, 1, false))
+    return pieces_add(s, sums, n, to, is_mean(node) ? (double)value_elements(&s->p->nodes[node->arg[0]].value) : 1, roots);
+}
+
+/* ... of which each rank has a slice. */
+static int slices_finish(struct stepping *s, const struct sum_plan sums[], int n)
+{
+    const struct value own = {.dtype = FCC_F32, .layout = LAYOUT_LOCAL, .ndim = 1, .shape = {n}};
+    struct step_place to[ADDED_AT_ONCE];
+    const bool roots[ADDED_AT_ONCE] = {false};
+
+    if (temporary_new(s, &own, false, &to[0]))
         return s->e->status;
-    return ranks_add(s, sum, &own);
+    const struct step_place all = to[0];
+    for (int i = 0; i < n; i++) {
+        to[i] = all;
+        to[i].offset = i;
+        to[i].length = 1;
+    }
+    return pieces_add(s, sums, n, to, 1, roots) ? s->e->status : ranks_add(s, sums, n, &all);
+}
+
+/* Whether what is done with both at the end is the same. */
+static bool ends_alike(const struct stepping *s, const struct sum_plan *a, const struct sum_plan *b)
+{
+    const struct node *x = &s->p->nodes[a->node], *y = &s->p->nodes[b->node];
+    const struct value *v = &s->p->nodes[x->arg[0]].value, *w = &s->p->nodes[y->arg[0]].value;
+
+    return is_norm(x) == is_norm(y) && is_mean(x) == is_mean(y) && a->pieces == b->pieces && v->layout == w->layout &&
+           value_elements(v) == value_elements(w);
+}
+
+int sums_finish(struct stepping *s, const struct sum_plan sums[], int n)
+{
+    for (int i = 0, some; i < n; i += some) {
+        const struct value *v = &s->p->nodes[s->p->nodes[sums[i].node].arg[0]].value;
+        const bool sliced = v->layout == LAYOUT_SLICED;
+        for (some = 1; i + some < n && some < ADDED_AT_ONCE && !sums[i].tensors && ends_alike(s, &sums[i], &sums[i + some]);)
+            some++;
+        int status = 0;
+        if (sums[i].tensors)
+            status = sliced ? ranks_add(s, &sums[i], 1, &sums[i].to) : 0;
+        else if (sums[i].pieces)
+            status = sliced ? slices_finish(s, &sums[i], some) : whole_finish(s, &sums[i], some);
+        if (status)
+            return status;
+    }
+    return 0;
 }

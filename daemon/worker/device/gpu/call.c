@@ -183,12 +183,12 @@ int gpu_run_make(const struct plan *plan, struct gpu_run *out, struct error *e)
     return 0;
 }
 
-/* Words for each rank, if a step adds up tensors of a table: as FCC_ATTR_TABLES of `in` and `out`. 0: there are none. */
+/* Words for each rank, if others read or store into tensors of a table: as FCC_ATTR_TABLES of `in` and `out`. 0: there are none. */
 static size_t tables_words(const struct problem *problem, const struct op_args args[])
 {
     const struct code code = problem->op == FCC_PROGRAM_STEP && args ? step_code(&args[0]) : (struct code){.head = NULL};
 
-    return code.begins && step_reduces(problem) ? 1 + 2 * (size_t)code.head->tensors : 0;
+    return code.begins && step_is_shared(problem) ? 1 + 2 * (size_t)code.head->tensors : 0;
 }
 
 static void tables_put(const struct problem *problem, const struct op_args args[], size_t pitch, int64_t *out)

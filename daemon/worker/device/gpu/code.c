@@ -79,10 +79,10 @@ static bool shape_make(const struct op_args *args, int nranks, struct code_shape
         memset((void *)(uintptr_t)code.begins, 0, ((size_t)code.head->tensors + 1) * sizeof(code.begins[0]));
     for (int64_t i = 0; i < code.head->operands; i++)
         out->dtypes[code.operands[i].tensor] = (uint8_t)step_tensor_dtype(args, &code.operands[i]);
-    if (code.head->kind == CODE_REDUCE) {
+    if (code_reduces(&code))
         out->in = (uint8_t)args->tensors[STEP_IN].dtype;
+    if (code_has_result(&code))
         out->dtypes[CODE_OUT] = (uint8_t)args->tensors[STEP_OUT].dtype;
-    }
     return true;
 }
 

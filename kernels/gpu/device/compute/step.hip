@@ -245,6 +245,11 @@ template <typename T> struct program_step {
         return c.head->kind == CODE_REDUCE;
     }
 
+    __device__ __forceinline__ bool gives() const
+    {
+        return c.head->result != CODE_NO_RESULT;
+    }
+
     /* The sums of all ranks' inputs, in rank order. */
     __device__ __forceinline__ void inputs_add()
     {
@@ -300,7 +305,7 @@ template <typename T> struct program_step {
                     lanes->at[sum][u] += (double)t.r[one.from[0]][u];
             sum++;
         }
-        if (reduces())
+        if (gives())
             results_store();
     }
 
@@ -408,7 +413,7 @@ template <typename T> struct program_step {
     {
         const int64_t each = begin(of, run, slice);
         const struct gpu_shape &shape = of.fixed->shape;
-        const struct vector_piece piece = reduces() ? vector_piece_reduced(shape, plan->rank, slice)
+        const struct vector_piece piece = reduces() || gives() ? vector_piece_reduced(shape, plan->rank, slice)
                                                     : vector_piece_make(shape, c.step->begin + (int64_t)slice.col * shape.unit,
                                                                         slice.cols, c.step->begin + c.step->count);
 
