@@ -148,6 +148,15 @@ static struct error error_take(struct fcc_comm *comm)
     return e;
 }
 
+/* The first error that the program has not heard of, of which `e` is one if it is set. All later ones until now are told with it. */
+static int error_tell(struct fcc_comm *comm, const struct error *e)
+{
+    if (!e->status)
+        return rings_error(comm);
+    rings_error_pass(comm);
+    return last_error_set(e->status, "%s", e->text);
+}
+
 int fcc_comm_error(fcc_comm *comm)
 {
     struct error e;
@@ -159,7 +168,7 @@ int fcc_comm_error(fcc_comm *comm)
     context_collect(comm->context);
     e = error_take(comm);
     (void)pthread_mutex_unlock(&comm->context->lock);
-    return e.status ? last_error_set(e.status, "%s", e.text) : rings_error(comm);
+    return error_tell(comm, &e);
 }
 
 /* Locked; collects completions. The number of unattended operators of `comm`, up to message `last`, that have not
@@ -215,5 +224,5 @@ int fcc_comm_error_wait(fcc_comm *comm, int timeout_ms)
             "rank %d: streams have gone past %u operators of which it is not known after %lld ms how they went", comm->rank,
             left, (long long)limit_ms);
     rings_ask(comm);
-    return e.status ? last_error_set(e.status, "%s", e.text) : rings_error(comm);
+    return error_tell(comm, &e);
 }

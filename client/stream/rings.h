@@ -53,6 +53,8 @@ enum pieces_level rings_pieces_level(struct fcc_comm *comm);
 bool rings_have_library(struct fcc_comm *comm);
 /* The first error of a run that has ended and was not reported yet; 0: there is none. Sets the last error. */
 int rings_error(struct fcc_comm *comm);
+/* Such errors until now are told with another one that came first. */
+void rings_error_pass(struct fcc_comm *comm);
 /* comm->rings_lock held. This rank is about to give a run up, and so to overwrite what it has found of an older one: keep that for
  * fcc_comm_error(). */
 void rings_error_keep(struct fcc_comm *comm);

@@ -248,6 +248,14 @@ int rings_error(struct fcc_comm *comm)
     return over ? prepared_over_explain(comm, -ECONNABORTED, "fcc_comm_error") : status;
 }
 
+void rings_error_pass(struct fcc_comm *comm)
+{
+    (void)pthread_mutex_lock(&comm->rings_lock);
+    if (comm->rings)
+        (void)run_error_take(comm);
+    (void)pthread_mutex_unlock(&comm->rings_lock);
+}
+
 void rings_error_keep(struct fcc_comm *comm)
 {
     struct fcc_context *c = comm->context;

@@ -131,12 +131,6 @@ static int step_look(struct maker *m)
     return 0;
 }
 
-/* Whether elements that are worked on together may begin anywhere. */
-static bool is_any(const struct maker *m)
-{
-    return m->table || m->sums;
-}
-
 /* A thread's lanes of a sum are WIDTH. */
 static int width_of(const struct maker *m)
 {
@@ -302,7 +296,7 @@ static void wide_print(struct maker *m)
 {
     char name[16];
 
-    if (is_any(m))
+    if (m->table)
         return; /* each load and store looks for itself */
     (void)fputs("\n    __device__ __forceinline__ bool wide(index e) const\n    {\n        return true", m->to);
     for (int k = 0; k < m->nloaded; k++) {
@@ -332,28 +326,27 @@ static void value_print(struct maker *m, int value)
 
 static void loads_print(struct maker *m)
 {
-    const char *any = is_any(m) ? "_any" : "";
     char name[16];
 
     (void)fputs("\n    template <int WIDE> struct loaded {\n", m->to);
     for (int k = 0; k < m->nloaded; k++)
         (void)fprintf(m->to, "        floats<WIDE> x%d;\n", k);
-    (void)fputs(
-        "    };\n\n    template <int WIDE> __device__ __forceinline__ void load(index e, loaded<WIDE> &in) const\n    {\n",
-        m->to);
+    (void)fputs("    };\n\n    template <int WIDE, bool ANY> __device__ __forceinline__ void load(index e, loaded<WIDE> &in) "
+                "const\n    {\n",
+                m->to);
     for (int k = 0; k < m->nloaded; k++) {
         const struct code_operand *o = &m->g->code->operands[m->loaded[k]];
         (void)tensor_text(o->tensor, name);
         if (o->index == CODE_STRETCHED)
-            (void)fprintf(m->to, "        in.x%d = generated_load_stretched%s<WIDE, %" PRId64 ", %" PRId64 ">(%s, e);\n", k,
-                          any, o->div, o->length, name);
+            (void)fprintf(m->to, "        in.x%d = generated_load_stretched<WIDE, ANY, %" PRId64 ", %" PRId64 ">(%s, e);\n", k,
+                          o->div, o->length, name);
         else if (o->index == CODE_EACH)
             (void)fprintf(m->to, "        in.x%d = generated_load_each<WIDE, %" PRId64 ">(%s, (index)(e - first));\n", k,
                           o->div, name);
         else if (o->index == CODE_TENSOR)
             (void)fprintf(m->to, "        in.x%d = generated_wide<WIDE>(gpu_to_f32(%s[tensor]));\n", k, name);
         else
-            (void)fprintf(m->to, "        in.x%d = generated_load%s<WIDE>(%s + %s);\n", k, any, name, index_text(o));
+            (void)fprintf(m->to, "        in.x%d = generated_load_at<WIDE, ANY>(%s + %s);\n", k, name, index_text(o));
     }
     (void)fputs("    }\n", m->to);
 }
@@ -423,16 +416,17 @@ static void run_print(struct maker *m)
 {
     const struct code *code = m->g->code;
 
-    (void)fputs("\n    template <int WIDE>\n    __device__ __forceinline__ void run(index e, const floats<WIDE> &sum, const "
-                "loaded<WIDE> &in, floats<WIDE> &result,\n                                        floats<WIDE> (&terms)[LANES "
-                "? LANES : 1]) const\n    {\n",
-                m->to);
+    (void)fputs(
+        "\n    template <int WIDE, bool ANY>\n    __device__ __forceinline__ void run(index e, const floats<WIDE> &sum, const "
+        "loaded<WIDE> &in, floats<WIDE> &result,\n                                        floats<WIDE> (&terms)[LANES "
+        "? LANES : 1]) const\n    {\n",
+        m->to);
     m->value[0] = VALUE_SUM;
     for (int64_t k = 0; k < code->head->instructions; k++)
         instruction_print(m, &code->instructions[k], k);
     for (int t = 0; t < CODE_TENSORS; t++)
         if (m->stored >> t & 1) {
-            (void)fprintf(m->to, "        generated_store%s<WIDE>(t%d + (e - first), ", is_any(m) ? "_any" : "", t);
+            (void)fprintf(m->to, "        generated_store_at<WIDE, ANY>(t%d + (e - first), ", t);
             value_print(m, m->kept[t]);
             (void)fputs(");\n", m->to);
         }

@@ -123,7 +123,7 @@ template <typename Step> struct generated_run {
     }
 
     /* The elements from e on. Returns how many they are. */
-    template <int WIDE> int elements(int64_t at)
+    template <int WIDE, bool ANY> int elements(int64_t at)
     {
         const index e = (index)at;
         typename Step::template loaded<WIDE> own;
@@ -134,8 +134,8 @@ template <typename Step> struct generated_run {
                                                             step_shift(of, GPU_STEP_IN + r, tensor) + e);
             sum = r ? step_add(sum, x) : x;
         }
-        step.load(e, own);
-        step.run(e, sum, own, result, terms);
+        step.template load<WIDE, ANY>(e, own);
+        step.template run<WIDE, ANY>(e, sum, own, result, terms);
         if (Step::GIVES)
             generated_store_any<WIDE>((typename Step::out_type *)call->result + step_shift(of, GPU_STEP_OUT, tensor) + e,
                                       result);
@@ -147,8 +147,8 @@ template <typename Step> struct generated_run {
 
     bool is_wide(int64_t e)
     {
-        if constexpr (Step::TABLE || Step::LANES > 0)
-            return true;
+        if constexpr (Step::TABLE)
+            return false;
         else
             return e % Step::WIDTH == 0 && step.wide((index)e);
     }
@@ -172,7 +172,10 @@ template <typename Step> struct generated_run {
                 store(j, k, 0);
         for (int64_t e = call->begin; e < call->end;)
             for (const int64_t end = segment(e); e < end;)
-                e += e + Step::WIDTH <= end && is_wide(e) ? elements<Step::WIDTH>(e) : elements<1>(e);
+                e += e + Step::WIDTH > end            ? elements<1, true>(e)
+                     : is_wide(e)                     ? elements<Step::WIDTH, false>(e)
+                     : Step::TABLE || Step::LANES > 0 ? elements<Step::WIDTH, true>(e)
+                                                      : elements<1, true>(e);
     }
 };
 

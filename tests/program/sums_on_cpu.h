@@ -106,6 +106,10 @@ struct summing {
                 lanes.at[1][u] += (double)(x * x);
             }
     }
+    template <typename Lanes> void whole(int64_t e, Lanes &lanes) const
+    {
+        add(e, e, e + STEP_OWN, lanes);
+    }
     void store(int sum, int64_t at, double total) const
     {
         call->totals[sum][at] = total;

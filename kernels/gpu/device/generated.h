@@ -10,9 +10,10 @@
  *     index                  the integer that counts elements
  *     sum_type, out_type     dtypes of the inputs that are added up, and of the result
  *     begin(step, code)      takes a run's addresses and numbers, which then are in registers for all slices
- *     wide(e)                whether WIDTH elements from e on may be loaded and stored at once. Neither with a table nor with sums: loads and stores look
- *     loaded<WIDE>, load(e, loaded)      what is loaded of the elements from e on: WIDTH of them, or 1
- *     run(e, sum, loaded, result, terms) works on them, and stores; `terms` are what is added to the step's own sums
+ *     wide(e)                whether WIDTH elements from e on, a multiple of WIDTH, and from others behind it may be loaded and stored at once. Not with a
+ *                            table: each load and store looks (ANY)
+ *     loaded<WIDE>, load<WIDE, ANY>(e, loaded)      what is loaded of the elements from e on: WIDTH of them, or 1
+ *     run<WIDE, ANY>(e, sum, loaded, result, terms) works on them, and stores; `terms` are what is added to the step's own sums
  *     LANES, EACH            how many such sums it has, and of how many elements each (0: of a table's tensors, or there are none): step_sums.h
  *     sum_store(sum, at, total)          stores what follows from a sum
  *     TABLE                  1: the elements are those of a table's tensors, and segment(step, number) goes to a tensor of it
@@ -33,6 +34,8 @@
 
 /* ---- slices ---- */
 
+template <typename Step, bool ANY> struct generated_sums;
+
 template <typename Step> struct generated_run {
     typedef typename Step::index index;
     Step step;
@@ -43,7 +46,7 @@ template <typename Step> struct generated_run {
     const struct gpu_call *call;
     uint32_t rank;
 
-    enum { LANES = Step::LANES ? Step::LANES : 1, KNOWN = 1 };
+    enum { LANES = Step::LANES ? Step::LANES : 1 };
 
     /* What a thread has loaded of its elements. */
     template <int WIDE> struct loaded {
@@ -61,19 +64,16 @@ template <typename Step> struct generated_run {
         return (typename Step::out_type *)(Step::TABLE ? out_at[r] : call->out[r].data);
     }
 
-    template <int WIDE> __device__ __forceinline__ void load(index e, loaded<WIDE> &to) const
+    template <int WIDE, bool ANY> __device__ __forceinline__ void load(index e, loaded<WIDE> &to) const
     {
 #pragma unroll
         for (int r = 0; Step::SUMS && r < Step::RANKS; r++)
-            if constexpr (Step::TABLE)
-                to.in[r] = generated_load_any<WIDE>(in_of(r) + e);
-            else
-                to.in[r] = generated_load<WIDE>(in_of(r) + e);
-        step.load(e, to.own);
+            to.in[r] = generated_load_at<WIDE, ANY>(in_of(r) + e);
+        step.template load<WIDE, ANY>(e, to.own);
     }
 
     /* The elements from e on: the sum in rank order, the step, and the result to all ranks, beginning with the next one. */
-    template <int WIDE>
+    template <int WIDE, bool ANY>
     __device__ __forceinline__ void work(index e, const loaded<WIDE> &from, floats<WIDE> (&terms)[LANES]) const
     {
         floats<WIDE> sum = from.in[0], result;
@@ -81,16 +81,13 @@ template <typename Step> struct generated_run {
 #pragma unroll
         for (int r = 1; Step::SUMS && r < Step::RANKS; r++)
             sum = step_add(sum, from.in[r]);
-        step.run(e, sum, from.own, result, terms);
+        step.template run<WIDE, ANY>(e, sum, from.own, result, terms);
 #pragma unroll
         for (uint32_t r = 0; Step::GIVES && r < Step::RANKS; r++) {
             const uint32_t dst = gpu_rank_at(r, rank, Step::RANKS);
             if (!(reached >> dst & 1u))
                 continue;
-            if constexpr (Step::TABLE)
-                generated_store_any<WIDE>(out_of(dst) + e, result);
-            else
-                generated_store<WIDE>(out_of(dst) + e, result);
+            generated_store_at<WIDE, ANY>(out_of(dst) + e, result);
         }
     }
 
@@ -99,8 +96,8 @@ template <typename Step> struct generated_run {
         loaded<WIDE> some;
         floats<WIDE> terms[LANES];
 
-        load(e, some);
-        work(e, some, terms);
+        load<WIDE, Step::TABLE != 0>(e, some);
+        work<WIDE, Step::TABLE != 0>(e, some, terms);
     }
 
     __device__ __forceinline__ bool is_wide(index e) const
@@ -150,12 +147,7 @@ template <typename Step> struct generated_run {
             elements<1>(e);
     }
 
-    /* ---- for step_sums.h ---- */
-
-    static __device__ __forceinline__ constexpr int sums()
-    {
-        return Step::LANES;
-    }
+    /* ---- for generated_sums ---- */
 
     __device__ __forceinline__ void segment_take(int64_t number)
     {
@@ -172,17 +164,24 @@ template <typename Step> struct generated_run {
         }
     }
 
-    template <typename Lanes> __device__ __forceinline__ void add(int64_t e, int64_t lower, int64_t upper, Lanes &to) const
+    template <bool ANY, typename Lanes> __device__ __forceinline__ void whole(int64_t e, Lanes &to) const
+    {
+        floats<Step::WIDTH> terms[LANES];
+        loaded<Step::WIDTH> some;
+
+        load<Step::WIDTH, ANY>((index)e, some);
+        work<Step::WIDTH, ANY>((index)e, some, terms);
+#pragma unroll
+        for (int j = 0; j < LANES; j++)
+            for (int u = 0; u < Step::WIDTH; u++)
+                to.at[j][u] += (double)terms[j].at[u];
+    }
+
+    template <bool ANY, typename Lanes>
+    __device__ __forceinline__ void add(int64_t e, int64_t lower, int64_t upper, Lanes &to) const
     {
         if (e >= lower && e + Step::WIDTH <= upper) {
-            floats<Step::WIDTH> terms[LANES];
-            loaded<Step::WIDTH> some;
-            load((index)e, some);
-            work((index)e, some, terms);
-#pragma unroll
-            for (int j = 0; j < LANES; j++)
-                for (int u = 0; u < Step::WIDTH; u++)
-                    to.at[j][u] += (double)terms[j].at[u];
+            whole<ANY>(e, to);
             return;
         }
 #pragma unroll
@@ -191,18 +190,15 @@ template <typename Step> struct generated_run {
                 continue;
             floats<1> terms[LANES];
             loaded<1> some;
-            load((index)(e + u), some);
-            work((index)(e + u), some, terms);
+            load<1, ANY>((index)(e + u), some);
+            work<1, ANY>((index)(e + u), some, terms);
             for (int j = 0; j < LANES; j++)
                 to.at[j][u] += (double)terms[j].at[0];
         }
     }
 
-    __device__ __forceinline__ void store(int sum, int64_t at, double total) const
-    {
-        if constexpr (Step::LANES > 0)
-            step.sum_store(sum, at, total);
-    }
+    /* Sums of EACH elements, [from, to) of the rank's own. */
+    __device__ __forceinline__ void sums_each(int64_t from, int64_t to);
 
     __device__ __forceinline__ bool slice(const struct gpu_call &of_call, uint32_t run, const struct slice &s)
     {
@@ -211,10 +207,11 @@ template <typename Step> struct generated_run {
 
         begin(of_call, plan, run, s);
         if constexpr (Step::LANES > 0 && Step::EACH == 0) {
+            generated_sums<Step, true> op = {*this};
             if (s.kind == SLICE_PUT)
-                step_sums_tensors(of, step_pieces(of_call, rank), *this);
+                step_sums_tensors(of, step_pieces(of_call, rank), op);
             else
-                step_sums_pieces(of, s.col, (int64_t)s.col + s.cols, step_pieces(of_call, rank), *this);
+                step_sums_pieces(of, s.col, (int64_t)s.col + s.cols, step_pieces(of_call, rank), op);
             return true;
         }
         const struct vector_piece piece =
@@ -222,7 +219,7 @@ template <typename Step> struct generated_run {
                 ? vector_piece_reduced(shape, plan->rank, s)
                 : vector_piece_make(shape, of->begin + (int64_t)s.col * shape.unit, s.cols, of->begin + of->count);
         if constexpr (Step::LANES > 0)
-            step_sums_each<Step::TABLE != 0>(of, Step::EACH, piece.at - of->begin, piece.at - of->begin + piece.count, *this);
+            sums_each(piece.at - of->begin, piece.at - of->begin + piece.count);
         else if constexpr (Step::TABLE != 0)
             step_segments(of, piece.at, piece.at + piece.count, *this,
                           [&](int64_t from, int64_t to, int64_t origin) { range(from, to, origin); });
@@ -231,6 +228,47 @@ template <typename Step> struct generated_run {
         return true;
     }
 };
+
+/* The operator of step_sums.h. ANY: elements that are worked on together may begin anywhere. */
+template <typename Step, bool ANY> struct generated_sums {
+    enum { LANES = generated_run<Step>::LANES, KNOWN = 1 };
+    generated_run<Step> &run;
+
+    static __device__ __forceinline__ constexpr int sums()
+    {
+        return Step::LANES;
+    }
+    __device__ __forceinline__ void segment_take(int64_t number)
+    {
+        run.segment_take(number);
+    }
+    template <typename Lanes> __device__ __forceinline__ void add(int64_t e, int64_t lower, int64_t upper, Lanes &to) const
+    {
+        run.template add<ANY>(e, lower, upper, to);
+    }
+    template <typename Lanes> __device__ __forceinline__ void whole(int64_t e, Lanes &to) const
+    {
+        run.template whole<ANY>(e, to);
+    }
+    __device__ __forceinline__ void store(int sum, int64_t at, double total) const
+    {
+        if constexpr (Step::LANES > 0)
+            run.step.sum_store(sum, at, total);
+    }
+};
+
+template <typename Step> __device__ __forceinline__ void generated_run<Step>::sums_each(int64_t from, int64_t to)
+{
+    if constexpr (Step::TABLE == 0 && Step::EACH % Step::WIDTH == 0) { /* all elements that a thread begins with are alike */
+        if (of->begin % Step::WIDTH == 0 && is_wide((index)of->begin)) {
+            generated_sums<Step, false> op = {*this};
+            step_sums_each<false>(of, Step::EACH, from, to, op);
+            return;
+        }
+    }
+    generated_sums<Step, true> op = {*this};
+    step_sums_each<Step::TABLE != 0>(of, Step::EACH, from, to, op);
+}
 
 /* The kernel, whose name the plug-in asks for. */
 #define GENERATED_KERNEL(Step)                                                                                                 \

@@ -168,6 +168,22 @@ template <int WIDE, typename T> GPU_DEVICE void generated_store_any(T *at, float
     generated_store_any<WIDE>(at, generated_wide<WIDE>(from));
 }
 
+/* ANY: where the place need not be aligned. */
+template <int WIDE, bool ANY, typename T> GPU_DEVICE floats<WIDE> generated_load_at(const T *at)
+{
+    if constexpr (ANY)
+        return generated_load_any<WIDE>(at);
+    else
+        return generated_load<WIDE>(at);
+}
+template <int WIDE, bool ANY, typename T, typename From> GPU_DEVICE void generated_store_at(T *at, const From &from)
+{
+    if constexpr (ANY)
+        generated_store_any<WIDE>(at, from);
+    else
+        generated_store<WIDE>(at, from);
+}
+
 /* Elements own / DIV and the following ones: one for each DIV of the rank's own. */
 template <int WIDE, int64_t DIV, typename T, typename Index> GPU_DEVICE floats<WIDE> generated_load_each(const T *at, Index own)
 {
@@ -178,20 +194,13 @@ template <int WIDE, int64_t DIV, typename T, typename Index> GPU_DEVICE floats<W
     return GENERATED_EACH(floats<WIDE>, gpu_to_f32(at[(own + (Index)u) / (Index)DIV]));
 }
 
-/* Elements e / DIV % LENGTH and the following ones, wherever e is. */
-template <int WIDE, int64_t DIV, int64_t LENGTH, typename T, typename Index>
-GPU_DEVICE floats<WIDE> generated_load_stretched_any(const T *at, Index e)
-{
-    return GENERATED_EACH(floats<WIDE>, gpu_to_f32(at[(e + (Index)u) / (Index)DIV % (Index)LENGTH]));
-}
-
-/* Elements e / DIV % LENGTH and the following ones; e is a multiple of WIDE. */
-template <int WIDE, int64_t DIV, int64_t LENGTH, typename T, typename Index>
+/* Elements e / DIV % LENGTH and the following ones; without ANY, e is a multiple of WIDE. */
+template <int WIDE, bool ANY, int64_t DIV, int64_t LENGTH, typename T, typename Index>
 GPU_DEVICE floats<WIDE> generated_load_stretched(const T *at, Index e)
 {
-    if constexpr (WIDE > 1 && DIV == 1 && LENGTH % WIDE == 0) {
+    if constexpr (!ANY && WIDE > 1 && DIV == 1 && LENGTH % WIDE == 0) {
         return generated_load<WIDE>(at + e % (Index)LENGTH);
-    } else if constexpr (DIV % WIDE == 0) {
+    } else if constexpr (LENGTH == 1 || (!ANY && DIV % WIDE == 0)) {
         const float x = gpu_to_f32(at[e / (Index)DIV % (Index)LENGTH]);
         return generated_wide<WIDE>(x);
     } else {

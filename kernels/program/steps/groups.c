@@ -7,17 +7,17 @@
 #include "kernels/program/inside.h"
 #include "kernels/program/steps/inside.h"
 
-static bool in_group(const struct program *p, int32_t node, int32_t group)
+static bool in_unit(const struct program *p, int32_t node, int32_t unit)
 {
-    return p->nodes[node].statement >= 0 && p->nodes[p->nodes[node].statement].group == group;
+    return step_unit_of(p, node) == unit;
 }
 
 /* Whether an all_gather is of slices along dimension 0 that its group makes. */
-static bool gather_fits(const struct program *p, int32_t gather, int32_t group)
+static bool gather_fits(const struct program *p, int32_t gather, int32_t unit)
 {
     const int32_t from = p->nodes[gather].arg[0];
 
-    return in_group(p, from, group) && p->nodes[from].value.layout == LAYOUT_SLICED && p->nodes[from].value.sliced == 0 &&
+    return in_unit(p, from, unit) && p->nodes[from].value.layout == LAYOUT_SLICED && p->nodes[from].value.sliced == 0 &&
            p->nodes[from].op != OP_PARAMETER && !exchange_is_along(p, gather);
 }
 
@@ -34,6 +34,7 @@ static bool is_of_elements(const struct program *p, const struct node *n)
  * begin or the end of that, on one node; or all_reduce and what makes one value of it. */
 static bool group_find(const struct program *p, int32_t begin, int32_t end, struct group_shape *out)
 {
+    const int32_t unit = step_unit_of(p, begin);
     bool sums = false;
 
     *out = (struct group_shape){-1, -1, -1};
@@ -51,13 +52,13 @@ static bool group_find(const struct program *p, int32_t begin, int32_t end, stru
             return false;
     }
     const bool gathers = out->gather >= 0;
-    if (gathers && !gather_fits(p, out->gather, p->nodes[p->nodes[begin].statement].group))
+    if (gathers && !gather_fits(p, out->gather, unit))
         return false;
     if (out->head < 0)
         return gathers && !p->over_nodes;
     const struct node *head = &p->nodes[out->head];
     const bool scatters = head->op == OP_REDUCE_SCATTER;
-    if (in_group(p, head->arg[0], p->nodes[head->statement].group) || (p->nodes[head->arg[0]].op == OP_AS_LOCAL))
+    if (in_unit(p, head->arg[0], unit) || (p->nodes[head->arg[0]].op == OP_AS_LOCAL))
         return false;
     return scatters ? head->value.sliced == 0 && (gathers || !p->over_nodes) : !gathers && !sums;
 }
@@ -66,17 +67,17 @@ static bool group_find(const struct program *p, int32_t begin, int32_t end, stru
 static int32_t sink_find(const struct program *p, int32_t begin, int32_t end)
 {
     int32_t sink = -1;
-    const int32_t group = p->nodes[p->nodes[begin].statement].group;
+    const int32_t unit = step_unit_of(p, begin);
 
     for (int32_t i = begin; i < (int32_t)p->nnodes; i++) {
         const struct node *n = &p->nodes[i];
         if (i < end && n->op == OP_UPDATE) {
-            if ((sink >= 0 && sink != n->arg[0]) || !in_group(p, n->arg[0], group))
+            if ((sink >= 0 && sink != n->arg[0]) || !in_unit(p, n->arg[0], unit))
                 return -1;
             sink = n->arg[0];
         }
         for (int a = 0; i >= end && a < node_spec(n)->arguments; a++) {
-            if (!in_group(p, n->arg[a], group) || p->nodes[n->arg[a]].value.dtype == DTYPE_PLAIN)
+            if (!in_unit(p, n->arg[a], unit) || p->nodes[n->arg[a]].value.dtype == DTYPE_PLAIN)
                 continue;
             if (sink >= 0 && sink != n->arg[a])
                 return -1;
@@ -128,16 +129,24 @@ bool group_is_step(const struct program *p, int32_t begin, int32_t end, struct g
            (node_is_statement(&p->nodes[g->result]) || root->arg[0] == g->result);
 }
 
+/* Whether the operations [begin, end) of a unit are one step: a group's; or those of one statement, which gathers what it has computed. */
+static bool unit_is_step(struct stepping *s, int32_t unit, int32_t begin, int32_t end)
+{
+    struct group_shape g;
+    const bool is_group = unit >= (int32_t)s->p->nnodes;
+
+    return group_is_step(s->p, begin, end, &g) ? is_group || g.head < 0 : is_group && product_is_group(s, begin, end);
+}
+
 void groups_choose(struct stepping *s)
 {
     const struct program *p = s->p;
 
     for (int32_t i = 0, end; i < (int32_t)p->nnodes; i = end) {
-        struct group_shape g;
         const int32_t unit = step_unit_of(p, i);
         for (end = i + 1; end < (int32_t)p->nnodes && step_unit_of(p, end) == unit;)
             end++;
-        if (unit >= (int32_t)p->nnodes && (group_is_step(p, i, end, &g) || product_is_group(s, i, end)))
+        if (unit >= 0 && unit_is_step(s, unit, i, end))
             memset(s->fused + i, 1, (size_t)(end - i));
     }
 }

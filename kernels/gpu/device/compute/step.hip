@@ -355,6 +355,11 @@ template <typename T> struct program_step {
         work_apart(&lanes);
     }
 
+    __device__ __forceinline__ void whole(int64_t e, struct step_lanes<LANES> &lanes)
+    {
+        add(e, e, e + STEP_OWN, lanes);
+    }
+
     __device__ __forceinline__ void store(int sum, int64_t at, double total) const
     {
         for (int i = numbers; i < (int)c.head->instructions; i++) {

@@ -18,6 +18,7 @@
  *     segment_take(number)                goes to a tensor of the table: from here on addresses are of its elements
  *     add(e, lower, upper, lanes)         works on those of the elements e ... e + STEP_OWN - 1 that are in [lower, upper), which are of one tensor, and adds
  *                                         their terms to the thread's lanes
+ *     whole(e, lanes)                     the same, where all of those elements are
  *     store(sum, index, total)            stores what follows from a total as element `index` of the sum's tensor
  */
 #ifndef FCC_KERNELS_GPU_DEVICE_EXCHANGE_STEP_SUMS_H
@@ -184,15 +185,21 @@ template <typename Operator, typename Do> GPU_DEVICE void step_sums_do(const Ope
 
 /* ---- sums of as many elements each ---- */
 
-/* A thread's elements from e on, of a sum's [begin, end). With a table they may be of several tensors: the operator goes to each of them. */
+/* A thread's elements of a sum's [begin, end): STEP_OWN from e on, and from every `apart`-th one. With a table they may be of several tensors: the operator
+ * goes to each of them. Otherwise the last ones, which may be fewer, are apart from the loop, whose registers they would take. */
 template <bool TABLE, typename Operator, typename Lanes>
-GPU_DEVICE void step_own_add(const struct gpu_step *step, int64_t e, int64_t begin, int64_t end, Operator &op, Lanes &lanes)
+GPU_DEVICE void step_own_add(const struct gpu_step *step, int64_t e, int64_t apart, int64_t end, Operator &op, Lanes &lanes)
 {
-    if constexpr (TABLE)
-        step_segments(step, step_most(e, begin), step_least(e + STEP_OWN, end), op,
-                      [&](int64_t from, int64_t to, int64_t) { op.add(e, from, to, lanes); });
-    else
-        op.add(e, begin, end, lanes);
+    if constexpr (TABLE) {
+        for (; e < end; e += apart)
+            step_segments(step, e, step_least(e + STEP_OWN, end), op,
+                          [&](int64_t from, int64_t to, int64_t) { op.add(e, from, to, lanes); });
+    } else {
+        for (; e + STEP_OWN <= end; e += apart)
+            op.whole(e, lanes);
+        if (e < end)
+            op.add(e, e, end, lanes);
+    }
 }
 
 /* Elements [from, to) of the rank's own, which are whole sums of `each`, but for the rank's last one. */
@@ -209,8 +216,7 @@ GPU_DEVICE void step_sums_each(const struct gpu_step *step, int64_t each, int64_
         lanes.clear();
         if (number < last) {
             const int64_t begin = step->begin + number * each, end = step_least(begin + each, step->begin + to);
-            for (int64_t e = begin + lane * STEP_OWN; e < end; e += (int64_t)team * STEP_OWN)
-                step_own_add<TABLE>(step, e, begin, end, op, lanes);
+            step_own_add<TABLE>(step, begin + lane * STEP_OWN, (int64_t)team * STEP_OWN, end, op, lanes);
         }
         step_sums_do(op, [&](int j) {
             const double total = step_team_total(lanes.at[j], team, shared);
