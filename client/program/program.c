@@ -81,12 +81,6 @@ static int gpu_check(const struct fcc_program *p, struct error *e)
             continue;
         if (code_read(step->words, step->nwords, &code, e))
             return e->status;
-        if (code_has_part(&code))
-            return error_set(
-                e, -EOPNOTSUPP,
-                "line %d: slices of rows, and exchanges along other dimensions than 0: not on GPUs yet: allowed on "
-                "cpu devices",
-                step->line);
         if (code_mixes_sums(&code))
             return error_set(e, -EOPNOTSUPP,
                              "line %d: sums of tensors and others in one step: not on GPUs: allowed is to fuse them apart",

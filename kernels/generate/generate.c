@@ -23,11 +23,12 @@
 struct maker {
     const struct generate *g;
     FILE *to;
-    uint32_t tensors, stored;   /* a bit for each that is used, that is stored into */
-    uint32_t summed;            /* ... that gets sums */
-    int value[CODE_REGISTERS];  /* the value that a register has by now */
-    int kept[CODE_TENSORS + 1]; /* the value that was stored last; -1: none */
-    int loaded[LOADS_MAX];      /* operands that are loaded before anything is stored, each once */
+    uint32_t tensors, stored;                                /* a bit for each that is used, that is stored into */
+    uint32_t summed;                                         /* ... that gets sums */
+    const struct code_operand *to_operand[CODE_TENSORS + 1]; /* of a tensor that is stored into */
+    int value[CODE_REGISTERS];                               /* the value that a register has by now */
+    int kept[CODE_TENSORS + 1];                              /* the value that was stored last; -1: none */
+    int loaded[LOADS_MAX];                                   /* operands that are loaded before anything is stored, each once */
     int nloaded;
     bool table, sums; /* elements of a table's tensors; the step's own sums */
     bool tensors_sum; /* ... of each such tensor */
@@ -111,8 +112,6 @@ static int step_look(struct maker *m)
         if (i->op != CODE_LOAD && i->op != CODE_STORE && i->op != CODE_SUM)
             continue;
         const struct code_operand *o = operand_of(m, i);
-        if (o->index == CODE_PART)
-            return error_set(m->e, -EOPNOTSUPP, "line %d: a part of rows", i->line);
         m->tensors |= 1u << o->tensor;
         if (i->op == CODE_SUM && m->sums && m->tensors_sum != (o->index == CODE_TENSOR))
             return error_set(m->e, -EOPNOTSUPP, "line %d: a sum of tensors beside others", i->line);
@@ -121,9 +120,12 @@ static int step_look(struct maker *m)
             m->tensors_sum = o->index == CODE_TENSOR;
             m->each = m->tensors_sum ? 0 : o->div;
             m->summed |= 1u << o->tensor;
-        } else if (i->op == CODE_STORE)
+        } else if (i->op == CODE_STORE) {
+            if (m->stored >> o->tensor & 1 && memcmp(m->to_operand[o->tensor], o, sizeof(*o)) != 0)
+                return error_set(m->e, -EOPNOTSUPP, "line %d: it stores into a tensor in two ways", i->line);
             m->stored |= 1u << o->tensor;
-        else if (m->stored >> o->tensor & 1 && !is_own(m, o))
+            m->to_operand[o->tensor] = o;
+        } else if (m->stored >> o->tensor & 1 && !is_own(m, o))
             return error_set(m->e, -EOPNOTSUPP, "line %d: it needs other elements of what the step has stored", i->line);
         else if (!(m->stored >> o->tensor & 1) && load_number(m, i->from[1]) < 0)
             m->loaded[m->nloaded++] = i->from[1];
@@ -301,13 +303,13 @@ static void wide_print(struct maker *m)
     (void)fputs("\n    __device__ __forceinline__ bool wide(index e) const\n    {\n        return true", m->to);
     for (int k = 0; k < m->nloaded; k++) {
         const struct code_operand *o = &m->g->code->operands[m->loaded[k]];
-        if (o->index == CODE_EACH || (o->index == CODE_OWN && m->stored >> o->tensor & 1))
-            continue; /* one element at a time; below */
+        if (o->index == CODE_EACH || o->index == CODE_PART || (o->index == CODE_OWN && m->stored >> o->tensor & 1))
+            continue; /* one element at a time; the load looks; below */
         (void)fprintf(m->to, "\n               && generated_is_wide<WIDTH>(%s + %s)", tensor_text(o->tensor, name),
                       o->index == CODE_STRETCHED ? "0" : index_text(o));
     }
     for (int t = 0; t < CODE_TENSORS; t++)
-        if (m->stored >> t & 1)
+        if (m->stored >> t & 1 && m->to_operand[t]->index != CODE_PART)
             (void)fprintf(m->to, "\n               && generated_is_wide<WIDTH>(t%d + (e - first))", t);
     (void)fputs(";\n    }\n", m->to);
 }
@@ -339,6 +341,10 @@ static void loads_print(struct maker *m)
         (void)tensor_text(o->tensor, name);
         if (o->index == CODE_STRETCHED)
             (void)fprintf(m->to, "        in.x%d = generated_load_stretched<WIDE, ANY, %" PRId64 ", %" PRId64 ">(%s, e);\n", k,
+                          o->div, o->length, name);
+        else if (o->index == CODE_PART)
+            (void)fprintf(m->to,
+                          "        in.x%d = generated_load_part<WIDE, %" PRId64 ", %" PRId64 ">(%s, (index)(e - first));\n", k,
                           o->div, o->length, name);
         else if (o->index == CODE_EACH)
             (void)fprintf(m->to, "        in.x%d = generated_load_each<WIDE, %" PRId64 ">(%s, (index)(e - first));\n", k,
@@ -426,7 +432,12 @@ static void run_print(struct maker *m)
         instruction_print(m, &code->instructions[k], k);
     for (int t = 0; t < CODE_TENSORS; t++)
         if (m->stored >> t & 1) {
-            (void)fprintf(m->to, "        generated_store_at<WIDE, ANY>(t%d + (e - first), ", t);
+            const struct code_operand *o = m->to_operand[t];
+            if (o->index == CODE_PART)
+                (void)fprintf(m->to, "        generated_store_part<WIDE, %" PRId64 ", %" PRId64 ">(t%d, (index)(e - first), ",
+                              o->div, o->length, t);
+            else
+                (void)fprintf(m->to, "        generated_store_at<WIDE, ANY>(t%d + (e - first), ", t);
             value_print(m, m->kept[t]);
             (void)fputs(");\n", m->to);
         }

@@ -243,11 +243,6 @@ static int sums_check_gpu(const struct op_args *args, struct error *e)
 {
     const struct code code = step_code(args);
 
-    if (code_has_part(&code))
-        return error_set(
-            e, -EOPNOTSUPP,
-            "programs: slices of rows, and exchanges along other dimensions than 0: not on GPUs yet: allowed on cpu "
-            "devices");
     return code_mixes_sums(&code) ? error_set(e, -EOPNOTSUPP,
                                               "programs: sums of tensors and others in one step: not on GPUs: allowed is to "
                                               "fuse them apart")

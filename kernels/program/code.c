@@ -231,20 +231,6 @@ bool code_mixes_sums(const struct code *code)
     return has_sum(code, CODE_TENSOR) && has_sum(code, CODE_EACH);
 }
 
-static bool has_index(const struct code *code, enum code_index index)
-{
-    bool has = false;
-
-    for (int64_t i = 0; code->instructions && i < code->head->operands; i++)
-        has |= code->operands[i].index == (int64_t)index;
-    return has;
-}
-
-bool code_has_part(const struct code *code)
-{
-    return has_index(code, CODE_PART);
-}
-
 int64_t code_operand_elements(const struct code *code, const struct code_operand *o, int64_t own)
 {
     switch (o->index) {

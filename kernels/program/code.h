@@ -122,8 +122,6 @@ static inline bool code_is_of_one_node(const struct code *code)
 /* Whether elements are added up tensor by tensor; and whether others are, too. */
 bool code_sums_tensors(const struct code *code);
 bool code_mixes_sums(const struct code *code);
-/* Whether it has an operand of CODE_PART. */
-bool code_has_part(const struct code *code);
 /* How many elements an operand's tensor has to have, of which the rank has `own` for itself. */
 int64_t code_operand_elements(const struct code *code, const struct code_operand *o, int64_t own);
 /* A bit for each tensor (CODE_OUT too) that the code stores into, its sums, too, or loads from. */

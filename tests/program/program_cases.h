@@ -270,30 +270,13 @@ static inline void *parameter_read(const struct open_program *o, uint32_t i, int
     return got;
 }
 
-static inline bool has_parts(const struct program_steps *s)
-{
-    struct code code;
-    struct error e = {0};
-    bool parts = false;
-
-    for (uint32_t i = 0; i < s->nsteps; i++)
-        parts |= s->steps[i].kind == STEP_OF_CODE && code_read(s->steps[i].words, s->steps[i].nwords, &code, &e) == 0 &&
-                 code_has_part(&code);
-    return parts;
-}
-
 /* Why GPUs refuse a program; NULL: they do not. */
 static inline const char *gpus_refuse(const struct program *p)
 {
     struct program_steps steps;
     struct error e = {0};
-    bool activation = false, parts;
+    bool activation = false;
 
-    CHECK(program_steps(p, &steps, &e) == 0);
-    parts = has_parts(&steps);
-    program_steps_free(&steps);
-    if (parts)
-        return "not on GPUs yet"; /* that, or what else is in the program */
     CHECK(program_steps(p, &steps, &e) == 0);
     for (uint32_t i = 0; i < steps.nsteps; i++)
         activation |= steps.steps[i].kind == STEP_OF_PRODUCT && steps.steps[i].activation;

@@ -194,6 +194,41 @@ template <int WIDE, int64_t DIV, typename T, typename Index> GPU_DEVICE floats<W
     return GENERATED_EACH(floats<WIDE>, gpu_to_f32(at[(own + (Index)u) / (Index)DIV]));
 }
 
+/* Where the rank's own element is in rows of DIV elements, of which the first LENGTH are worked on. */
+template <int64_t DIV, int64_t LENGTH, typename Index> GPU_DEVICE Index generated_part(Index own)
+{
+    return own / (Index)LENGTH * (Index)DIV + own % (Index)LENGTH;
+}
+/* Whether WIDE of them from there on are neighbours, and may be moved at once. */
+template <int WIDE, int64_t DIV, int64_t LENGTH, typename T, typename Index>
+GPU_DEVICE bool generated_part_is_wide(const T *at, Index own)
+{
+    return LENGTH % WIDE == 0 && own % (Index)WIDE == 0 && generated_is_wide<WIDE>(at + generated_part<DIV, LENGTH>(own));
+}
+template <int WIDE, int64_t DIV, int64_t LENGTH, typename T, typename Index>
+GPU_DEVICE floats<WIDE> generated_load_part(const T *at, Index own)
+{
+    if (WIDE > 1 && generated_part_is_wide<WIDE, DIV, LENGTH>(at, own))
+        return generated_load<WIDE>(at + generated_part<DIV, LENGTH>(own));
+    return GENERATED_EACH(floats<WIDE>, gpu_to_f32(at[(generated_part<DIV, LENGTH>(own + (Index)u))]));
+}
+template <int WIDE, int64_t DIV, int64_t LENGTH, typename T, typename Index>
+GPU_DEVICE void generated_store_part(T *at, Index own, const floats<WIDE> &from)
+{
+    if (WIDE > 1 && generated_part_is_wide<WIDE, DIV, LENGTH>(at, own)) {
+        generated_store<WIDE>(at + generated_part<DIV, LENGTH>(own), from);
+        return;
+    }
+#pragma unroll
+    for (int u = 0; u < WIDE; u++)
+        gpu_from_f32(at + generated_part<DIV, LENGTH>(own + (Index)u), from.at[u]);
+}
+template <int WIDE, int64_t DIV, int64_t LENGTH, typename T, typename Index>
+GPU_DEVICE void generated_store_part(T *at, Index own, float from)
+{
+    generated_store_part<WIDE, DIV, LENGTH>(at, own, generated_wide<WIDE>(from));
+}
+
 /* Elements e / DIV % LENGTH and the following ones; without ANY, e is a multiple of WIDE. */
 template <int WIDE, bool ANY, int64_t DIV, int64_t LENGTH, typename T, typename Index>
 GPU_DEVICE floats<WIDE> generated_load_stretched(const T *at, Index e)

@@ -149,6 +149,8 @@ struct step_thread {
             return (e - c.step->begin) / o.div;
         if (o.index == CODE_STRETCHED)
             return e / o.div % o.length;
+        if (o.index == CODE_PART)
+            return (e - c.step->begin) / o.length * o.div + (e - c.step->begin) % o.length;
         return (o.index == CODE_OWN ? e - c.step->begin : e) + step_shift(c.step, (int)o.tensor, tensor);
     }
 
