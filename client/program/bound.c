@@ -164,23 +164,6 @@ struct needs {
     bool rings, across, products, pieces;
 };
 
-/* The same on all ranks, as the program is. */
-static int product_check(const struct fcc_program *p, const struct program_step *step, struct needs *needs, struct error *e)
-{
-    struct product_call call;
-
-    product_call_make(p, step, &call);
-    needs->rings = true;
-    needs->pieces |= product_is_in_pieces(step);
-    needs->products |= !product_is_in_pieces(step);
-    if (!product_is_in_pieces(step) || !call.has_epilogue)
-        return 0;
-    return error_set(
-        e, -EOPNOTSUPP,
-        "line %d: a product with bias or residual: not in bound programs yet: allowed is to fuse these apart from it",
-        step->line);
-}
-
 /* What a guard cannot be in front of. A wrong index ends a lookup when other ranks may have ended theirs well, so ranks that went on behind it would not be
  * in step. */
 static void guard_check(const struct fcc_program *p, struct error *e)
@@ -205,9 +188,11 @@ static int steps_check(const struct fcc_program *p, struct needs *needs, struct 
     guard_check(p, e);
     for (uint32_t i = 0; i < p->steps.nsteps && !e->status; i++) {
         const struct program_step *step = &p->steps.steps[i];
-        if (step->kind == STEP_OF_PRODUCT)
-            (void)product_check(p, step, needs, e);
-        else if (step->kind == STEP_OF_EXCHANGE && p->program->nodes[step->node].op == OP_SEND)
+        if (step->kind == STEP_OF_PRODUCT) {
+            needs->rings = true;
+            needs->pieces |= product_is_in_pieces(step);
+            needs->products |= !product_is_in_pieces(step);
+        } else if (step->kind == STEP_OF_EXCHANGE && p->program->nodes[step->node].op == OP_SEND)
             needs->across = true;
         else if (step->kind == STEP_OF_EXCHANGE)
             needs->rings = true;

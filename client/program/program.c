@@ -67,28 +67,6 @@ int program_sizes_check(const struct fcc_program_size sizes[], int n, struct err
     return 0;
 }
 
-/* Refuses on GPUs what the worker would refuse in the middle of a run (epilogue_check_gpu()), when parameters have been stored into already. */
-static int gpu_check(const struct fcc_program *p, struct error *e)
-{
-    for (uint32_t i = 0; i < p->steps.nsteps; i++) {
-        const struct program_step *step = &p->steps.steps[i];
-        struct code code;
-        if (step->kind == STEP_OF_PRODUCT && step->activation)
-            return error_set(e, -EOPNOTSUPP,
-                             "line %d: an activation fused with a product: not on GPUs yet: allowed on cpu devices",
-                             step->line);
-        if (step->kind != STEP_OF_CODE)
-            continue;
-        if (code_read(step->words, step->nwords, &code, e))
-            return e->status;
-        if (code_mixes_sums(&code))
-            return error_set(e, -EOPNOTSUPP,
-                             "line %d: sums of tensors and others in one step: not on GPUs: allowed is to fuse them apart",
-                             step->line);
-    }
-    return 0;
-}
-
 /* A program as its caller gives it. */
 struct given {
     const char *text;
@@ -122,11 +100,12 @@ static int program_build(struct fcc_program *p, const struct given *given, bool 
         program_schedule(p->program, e))
         return e->status;
     p->program->over_nodes = over_nodes;
+    p->program->on_gpus = p->comm->accelerator != NULL;
     if (program_steps(p->program, &p->steps, e))
         return e->status;
     p->nranks = p->program->nranks;
     p->rank = p->comm->rank % p->nranks;
-    return p->comm->accelerator ? gpu_check(p, e) : 0;
+    return 0;
 }
 
 /* A value's bytes on this rank, at least 1. */

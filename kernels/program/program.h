@@ -173,8 +173,8 @@ struct program {
     int32_t rank_groups_line, rank_groups_column;
     int rank_groups; /* bound: so many groups of ranks, each of which has all the program's tensors; 1: not written */
     int nranks;      /* bound: of one group */
-    bool
-        over_nodes; /* a group's ranks may be on several nodes: a sum over the ranks without a result, and the other way round, are steps by themselves */
+    bool over_nodes; /* its ranks may be on several nodes: only a sum over them that has a result is one step with elements */
+    bool on_gpus;    /* its ranks are on GPUs: what follows a product is elements */
     int64_t tensors, tensor_elements; /* bound: of the table, and how many elements they have together; -1: there is none */
     char *names_text;                 /* all names, each with its NUL */
     size_t names_bytes, names_room;

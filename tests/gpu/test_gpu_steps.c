@@ -49,8 +49,7 @@ static int steps_call(fcc_program *p, int round)
         const int status = is_left_to_fccd(fcc_program_text(p)) ? 1 : fcc_program_prepare(p);
         is_bound = status == 0;
         bound_programs += is_bound;
-        if (status < 0 && (status != -EOPNOTSUPP || (!strstr(fcc_last_error(), "not in bound programs yet") &&
-                                                     !strstr(fcc_last_error(), "can load cuBLAS"))))
+        if (status < 0 && (status != -EOPNOTSUPP || !strstr(fcc_last_error(), "can load cuBLAS")))
             return status;
     }
     if (!is_bound)

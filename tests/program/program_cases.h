@@ -270,20 +270,6 @@ static inline void *parameter_read(const struct open_program *o, uint32_t i, int
     return got;
 }
 
-/* Why GPUs refuse a program; NULL: they do not. */
-static inline const char *gpus_refuse(const struct program *p)
-{
-    struct program_steps steps;
-    struct error e = {0};
-    bool activation = false;
-
-    CHECK(program_steps(p, &steps, &e) == 0);
-    for (uint32_t i = 0; i < steps.nsteps; i++)
-        activation |= steps.steps[i].kind == STEP_OF_PRODUCT && steps.steps[i].activation;
-    program_steps_free(&steps);
-    return activation ? "an activation fused with a product" : NULL;
-}
-
 /* Whether so many ranks are groups, as the program has them. */
 static inline bool groups_bind(const struct program_case *c, const char *text, int ranks)
 {
@@ -326,15 +312,6 @@ static inline void case_run(fcc_comm *comm, int rank, const struct program_case 
     }
     struct open_program o = {.p = program_of(c, text, fcc_comm_size(comm))};
 
-    const char *refused = test_device() != FCC_DEVICE_CPU ? gpus_refuse(o.p) : NULL;
-    if (refused) { /* GPUs refuse them before anything runs */
-        CHECK(fcc_program_open(comm, text, strlen(text), c->sizes, c->nsizes, &o.run) == -EOPNOTSUPP && !o.run);
-        if (!strstr(fcc_last_error(), refused))
-            check_failed(__FILE__, __LINE__, "%s", fcc_last_error());
-        program_free(o.p);
-        free(text);
-        return;
-    }
     OK(fcc_program_open(comm, text, strlen(text), c->sizes, c->nsizes, &o.run));
     parameters_give(&o, comm, rank);
     for (int round = 0; round < 2; round++) {

@@ -251,8 +251,7 @@ static void refused_rank(int rank, const struct ranks *all, void *argument)
     program_refused(b.comm, ROWS_ADDED "y = s + b\n", (const char *const[]){"x", "w", "b", "y", NULL}, true,
                     "products: allowed where all ranks can load cuBLAS");
     program_refused(b.comm, ROWS_ADDED "y = s + b\nschedule\nfuse product, s, y as end\n",
-                    (const char *const[]){"x", "w", "b", "y", NULL}, true,
-                    "a product with bias or residual: not in bound programs yet");
+                    (const char *const[]){"x", "w", "b", "y", NULL}, true, "products: allowed where all ranks can load cuBLAS");
     program_refused(b.comm, "program twice(N = 32)\nin x: f32[N]\nout y: f32[N]\ny = x * 2\n",
                     (const char *const[]){"x", "y", NULL}, false, "tensors of the step share memory");
     fcc_program *p;

@@ -57,23 +57,9 @@ def thin_rank(comm):
     products_of(comm, thin, THIN_FUSED)
 
 
-def unfused_thin_rank(comm):
-    products_of(comm, thin)
-    refused_thin_rank(comm)
-
-
-def refused_thin_rank(comm):
-    with pytest.raises(fcc.UnsupportedError, match=rf"program thin: line {line_of(thin_function, 'torch.relu')}: an activation fused with a product: not on GPUs yet"):
-        THIN_FUSED.compile(comm)
-
-
 @pytest.mark.filterwarnings("ignore::fcc.CopyWarning")
-def test_transposed(run, device):
-    run(2, thin_rank if device == "cpu" else unfused_thin_rank)
-
-
-def test_refused_on_gpus(fakes):
-    Ranks(fakes, "cuda", 2, refused_thin_rank).results()
+def test_transposed(run):
+    run(2, thin_rank)
 
 
 class Gradients:

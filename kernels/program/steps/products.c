@@ -91,6 +91,14 @@ static bool point_take(const struct program *p, struct product *q, int32_t node,
     return true;
 }
 
+/* On GPUs an activation, and what is added to a product that is sent in pieces, are elements behind the product: ranks launch both themselves then. */
+static bool fits_gpus(const struct program *p, const struct product *q)
+{
+    const bool pieces = q->head >= 0 && !is_thin(p, q->matmul), adds = q->bias >= 0 || q->residual >= 0;
+
+    return !p->on_gpus || !(q->activation || (pieces && adds));
+}
+
 /* Whether the operations [begin, end) of a group are one product with its epilogue. Values are f32: those of 16 bits are rounded after each
  * operation, which epilogues do not. */
 static bool product_find(const struct stepping *s, int32_t begin, int32_t end, struct product *out)
@@ -118,6 +126,8 @@ static bool product_find(const struct stepping *s, int32_t begin, int32_t end, s
             well = n->op == OP_AS_SLICE && n->arg[0] < begin;
         }
     }
+    if (well && !fits_gpus(p, out))
+        return false;
     return well && out->matmul >= 0 && (out->head >= 0 || (out->result != out->matmul && !is_thin(p, out->matmul)));
 }
 
