@@ -398,9 +398,16 @@ int program_ready(struct fcc_program *p, struct error *e)
     return e->status;
 }
 
-/* What fccd launches uses its own memory. */
-static int buffers_check(const struct fcc_program *p, struct error *e)
+/* What fccd launches uses its own memory, and on GPUs its products have no activations (epilogue_check_gpu()): refused before anything is stored. */
+static int launched_check(const struct fcc_program *p, struct error *e)
 {
+    for (uint32_t i = 0; i < p->steps.nsteps && p->comm->accelerator; i++)
+        if (p->steps.steps[i].kind == STEP_OF_PRODUCT && p->steps.steps[i].activation)
+            return error_set(
+                e, -EOPNOTSUPP,
+                "program: line %d: an activation fused with a product: not on GPUs where fccd launches it: allowed "
+                "with fcc_program_enqueue()",
+                p->steps.steps[i].line);
     for (uint32_t i = 0; i < p->program->nparameters; i++)
         if (p->tensors[i].buffer == FCC_ADDRESS)
             return error_set(e, -EOPNOTSUPP, "program: `%s`: FCC_ADDRESS: allowed with fcc_program_enqueue()",
@@ -418,7 +425,7 @@ int fcc_program_run(fcc_program *p)
     if (status)
         return status;
     if (!program_ready(p, &e))
-        (void)buffers_check(p, &e);
+        (void)launched_check(p, &e);
     if (e.status)
         return operator_refuse_all(p->comm, FCC_PROGRAM_STEP, e.status, e.text);
     status = stand_ins_make(p);

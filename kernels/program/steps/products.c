@@ -91,12 +91,12 @@ static bool point_take(const struct program *p, struct product *q, int32_t node,
     return true;
 }
 
-/* On GPUs an activation, and what is added to a product that is sent in pieces, are elements behind the product: ranks launch both themselves then. */
+/* On GPUs what follows a product that is sent in pieces is elements behind it: ranks launch both themselves then. */
 static bool fits_gpus(const struct program *p, const struct product *q)
 {
-    const bool pieces = q->head >= 0 && !is_thin(p, q->matmul), adds = q->bias >= 0 || q->residual >= 0;
+    const bool pieces = q->head >= 0 && !is_thin(p, q->matmul);
 
-    return !p->on_gpus || !(q->activation || (pieces && adds));
+    return !p->on_gpus || !pieces || q->result == q->head;
 }
 
 /* Whether the operations [begin, end) of a group are one product with its epilogue. Values are f32: those of 16 bits are rounded after each
