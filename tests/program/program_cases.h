@@ -15,7 +15,8 @@
 #include "tests/program/reference.h"
 
 /* If there is one: where each rank notes each case's results, as a hash of their bits, of a case's number and a rank. Shared by the ranks. */
-enum { BITS_CASES = 128, BITS_RANKS = 8 };
+enum { BITS_CASES = 192, BITS_RANKS = 8 };
+static_assert(sizeof(cases) / sizeof(cases[0]) <= BITS_CASES, "each has its bits");
 static uint64_t (*case_bits)[BITS_RANKS];
 static int case_now;
 
