@@ -1310,7 +1310,8 @@ void fcc_prepared_free(fcc_prepared *prepared);
 /* The result of operators that were enqueued without a request: 0, or the first error since the last call, which clears it.
  * Covers operators whose completion has arrived, and does not wait: a stream may pass an operator a moment before its
  * completion arrives. If the communicator's end has ended collectives and products that this process has launched, so that their
- * results are undefined, that end is their error, once. */
+ * results are undefined, that end is their error, once. Runs of prepared operators that it has ended are not among them: the status
+ * word, fcc_prepared_enqueue() and every operator that is called next have it. */
 int fcc_comm_error(fcc_comm *comm);
 /* fcc_comm_error() for a program that has synchronized its streams: covers all operators that streams had passed when it was
  * called, and waits for their completions. It waits at most timeout_ms (then -EAGAIN, and no error is cleared) or, with -1, as

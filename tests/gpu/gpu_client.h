@@ -429,6 +429,15 @@ static inline bool gpus_found(void)
     return true;
 }
 
+/* A child of this process has failed. */
+static inline void child_check(idtype_t which, pid_t pid)
+{
+    siginfo_t ended = {.si_pid = 0};
+
+    if (waitid(which, (id_t)pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid && ended.si_status)
+        check_failed(__FILE__, __LINE__, "pid %d ended with %d while this waited", ended.si_pid, ended.si_status);
+}
+
 /* A word that ranks and the test's process share becomes at least `value`, within a minute; and while it does not, no rank
  * (of the process that started them) has failed. */
 static inline void await(const _Atomic int *word, int value)
@@ -436,10 +445,21 @@ static inline void await(const _Atomic int *word, int value)
     double until = now_ms() + 60e3;
 
     while (*word < value) {
-        siginfo_t ended = {.si_pid = 0};
         CHECK(now_ms() < until);
-        if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid && ended.si_status)
-            check_failed(__FILE__, __LINE__, "pid %d ended with %d while this waited", ended.si_pid, ended.si_status);
+        child_check(P_ALL, 0);
+        (void)usleep(200);
+    }
+}
+
+/* The same where brokers are killed: what they leave ends as the test's children, and however it likes, so only these ranks are looked at. */
+static inline void ranks_await(const struct ranks *r, const _Atomic int *word, int value)
+{
+    double until = now_ms() + 60e3;
+
+    while (*word < value) {
+        CHECK(now_ms() < until);
+        for (int rank = 0; rank < r->n; rank++)
+            child_check(P_PID, r->pid[rank]);
         (void)usleep(200);
     }
 }

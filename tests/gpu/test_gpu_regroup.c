@@ -20,42 +20,46 @@ struct lane {
     fcc_comm *comm;
     struct product p;
     void *stream;
-    fcc_prepared *prepared;
-    void *graph; /* of a run of `prepared`; NULL: several ranks share a GPU, so that the worker launches it */
+    fcc_prepared
+        *prepared; /* which the rank launches; NULL: several ranks share a GPU, so the worker launches what is enqueued */
+    void *graph;   /* of a run of `prepared`; NULL: of none */
 };
 
-static void lane_begin(struct lane *l, fcc_comm *comm, bool captures)
+static void lane_begin(struct lane *l, fcc_comm *comm, bool own)
 {
     l->comm = comm;
     l->p = product_open(comm, 1);
     product_works(&l->p, 2);
-    l->prepared = product_prepare(&l->p, false);
+    l->prepared = own ? product_prepare(&l->p, false) : NULL;
     l->graph = NULL;
-    if (!captures)
+    if (!own)
         return;
     CU(gpu.capture_begin(l->stream, CUDA_CAPTURE_THREAD_LOCAL));
     OK(fcc_prepared_enqueue(l->prepared, l->stream));
     l->graph = capture_finish(l->stream);
 }
 
-static void lane_enqueue(const struct lane *l)
+/* A run: by turns in the graph and as it is. */
+static void lane_enqueue(const struct lane *l, int i)
 {
-    if (l->graph)
-        CU(gpu.graph_launch(l->graph, l->stream));
-    else
+    if (!l->prepared)
+        product_enqueue(&l->p, 0, l->stream, NULL);
+    else if (i % 2)
         OK(fcc_prepared_enqueue(l->prepared, l->stream));
+    else
+        CU(gpu.graph_launch(l->graph, l->stream));
 }
 
-/* Runs of both kinds, and the right results. */
+/* Runs, and the right results. */
 static void lane_works(const struct lane *l, float value)
 {
     product_works(&l->p, value);
     memset(gpu.host, 0, PRODUCT_N * sizeof(float));
     for (int i = 0; i < REPLAYS; i++)
-        lane_enqueue(l);
+        lane_enqueue(l, i);
     product_fetch(&l->p, l->stream);
     CU(gpu.stream_synchronize(l->stream));
-    OK(fcc_comm_error(l->comm));
+    OK(fcc_comm_error_wait(l->comm, -1));
     product_check(&l->p, gpu.host, value);
 }
 
@@ -70,7 +74,7 @@ static void lane_end(struct lane *l)
 /* ---- a rank dies ---- */
 
 struct death {
-    bool captures;
+    bool own; /* kernels, which the ranks launch */
     _Atomic int ready, waiting;
     double killed_ms, right_ms;
 };
@@ -81,8 +85,14 @@ static void old_is_over(struct lane *old)
     for (int i = 0; i < 3 && old->graph; i++)
         CU(gpu.graph_launch(old->graph, old->stream));
     CU(gpu.stream_synchronize(old->stream));
-    FAILS(fcc_prepared_enqueue(old->prepared, old->stream), -ECONNABORTED, "rank 1");
-    FAILS(fcc_comm_error(old->comm), -ECONNABORTED, "rank 1");
+    if (old->prepared)
+        FAILS(fcc_prepared_enqueue(old->prepared, old->stream), -ECONNABORTED, "rank 1");
+    else
+        FAILS(fcc_comm_error_wait(old->comm, -1), -ECONNABORTED, "rank 1"); /* of the run that waited for it */
+    FAILS(fcc_noop(old->comm), -ECONNABORTED, "rank 1");
+    OK(fcc_noop_enqueue(old->comm, old->stream, NULL)); /* which the stream passes */
+    CU(gpu.stream_synchronize(old->stream));
+    FAILS(fcc_comm_error_wait(old->comm, -1), -ECONNABORTED, "rank 1");
 }
 
 static void dying_rank(int rank, const struct ranks *all, void *argument)
@@ -96,19 +106,19 @@ static void dying_rank(int rank, const struct ranks *all, void *argument)
     fcc_comm *comm = client_join(context, &all->id, all->n, rank, -1, 0);
     gpu_open(comm);
     old.stream = now.stream = stream_open(CUDA_STREAM_OWN_ORDER);
-    lane_begin(&old, comm, death->captures);
+    lane_begin(&old, comm, death->own);
     lane_works(&old, 5);
     death->ready++;
     if (rank == VICTIM)
         for (;;)
             (void)pause();
     await(&death->ready, all->n);
-    lane_enqueue(&old); /* it waits for the victim */
+    lane_enqueue(&old, 0); /* it waits for the victim */
     death->waiting++;
     CU(gpu.stream_synchronize(old.stream));
     OK(fcc_comm_shrink(comm, NULL, 0, &left));
     CHECK(fcc_comm_size(left) == all->n - 1 && fcc_comm_rank(left) == rank - (rank > VICTIM));
-    lane_begin(&now, left, death->captures); /* with an operator and its right result */
+    lane_begin(&now, left, death->own); /* with an operator and its right result */
     if (rank == 0)
         death->right_ms = now_ms();
     OK(fcc_buffer_read(old.p.x, 0, kept, sizeof(kept)));
@@ -122,13 +132,13 @@ static void dying_rank(int rank, const struct ranks *all, void *argument)
     fcc_disconnect(context);
 }
 
-static void one_dies(int n, bool captures)
+static void one_dies(int n, bool own)
 {
     struct death *death = shared_memory(sizeof(*death));
     struct test_daemon d;
     struct ranks r;
 
-    death->captures = captures;
+    death->own = own;
     daemon_start(&d, NULL);
     ranks_start(&r, n, dying_rank, death);
     await(&death->waiting, n - 1);
@@ -136,7 +146,7 @@ static void one_dies(int n, bool captures)
     death->killed_ms = now_ms();
     CHECK(!kill(r.pid[VICTIM], SIGKILL) && WIFSIGNALED(rank_wait(&r, VICTIM)));
     ranks_join(&r);
-    printf("%d ranks, %s: the first right result %.0f ms after the death\n", n, captures ? "their own kernels" : "the worker's",
+    printf("%d ranks, %s: the first right result %.0f ms after the death\n", n, own ? "their own kernels" : "the worker's",
            death->right_ms - death->killed_ms);
     daemon_stop(&d);
 }
@@ -196,13 +206,13 @@ static void brokers_die(void)
     keepers_start(1, 64);
     daemon_start(&d, NULL);
     ranks_start(&r, n, served_rank, scene);
-    await(&scene->rounds, 3);
+    ranks_await(&r, &scene->rounds, 3);
     for (int i = 0; i < BROKERS; i++) {
         keeper_kill(&d, 0, i % 3 ? SIGKILL : SIGTERM);
         const int without = scene->rounds;
-        await(&scene->rounds, without + 3); /* nobody needs a broker meanwhile */
+        ranks_await(&r, &scene->rounds, without + 3); /* nobody needs a broker meanwhile */
         keeper_next(&d, 0, NULL);
-        await(&scene->rounds, without + 6);
+        ranks_await(&r, &scene->rounds, without + 6);
         fcc_context *another = client_connect(NULL); /* the new one serves */
         OK(fcc_get_unique_id(another, &id));
         fcc_disconnect(another);
