@@ -205,6 +205,8 @@ void comm_deadline_set(struct comm *c);
 /* "; rank 0 waits in all_reduce, which fccd launches; rank 1 waits in all_reduce, run 7, which it has launched itself": such ranks wait for each
  * other. Empty unless there are ranks of both kinds. */
 void comm_apart_say(const struct comm *c, char *text, size_t room);
+/* For the text of a time limit: where what came before is recorded; "": nowhere. */
+const char *comm_flight_hint(const struct comm *c);
 /* The callback of comm.timer. */
 void comm_deadline_passed(evutil_socket_t sock, short what, void *comm);
 
