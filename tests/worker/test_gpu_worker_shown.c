@@ -239,9 +239,26 @@ static void runs_rank(int rank, const struct ranks *all, void *argument)
     }
     stream_sync(l.stream);
     await(come, 2);
+    work_run(&l, ROWS_SENT, second, l.stream);
+    stream_sync(l.stream);
     fcc_prepared_free(first);
     fcc_prepared_free(second);
     lane_close(&l);
+}
+
+/* fccctl metrics has these runs of prepared operators, soon. */
+static void counted_await(const char *op, int runs)
+{
+    static char text[1 << 18];
+    char line[128];
+
+    (void)snprintf(line, sizeof(line), "fccd_operators_total{operator=\"%s\",schedule=\"prepared\"} %d\n", op, runs);
+    for (double until = await_end();; (void)usleep(1000)) {
+        CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"metrics", NULL}) == 0);
+        if (strstr(text, line))
+            return;
+        CHECK(now_ms() < until);
+    }
 }
 
 static void runs_shown(void)
@@ -273,8 +290,11 @@ static void runs_shown(void)
         code = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", NULL});
     } while (strstr(text, "MISSING") || strstr(text, "prepared 2"));
     CHECK(code == 0);
+    counted_await("gemv_all_reduce", 1);
+    counted_await("gemm_all_to_all", RUNS);
     *come = 2;
     ranks_join(&r);
+    counted_await("gemm_all_to_all", RUNS + 1); /* the last of them was freed behind it */
     fake_stop(&d);
 }
 

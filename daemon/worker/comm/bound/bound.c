@@ -23,7 +23,8 @@
 
 /* The interval at which runs are checked. A run is seen up to one late, and so is its limit: together less than 100 ms. */
 #define WATCH_MS 40
-#define REFUSED_MS 1000 /* time in which a rank's process may repeat a run that it has refused, while others wait for it */
+#define RUNS_MOST (1u << 20) /* that a GPU ends between two looks, by far. More is what a program has scribbled there */
+#define REFUSED_MS 1000      /* time in which a rank's process may repeat a run that it has refused, while others wait for it */
 
 struct prepared *prepared_find(const struct comm *c, uint32_t number)
 {
@@ -146,6 +147,18 @@ void prepared_kernels_end(const struct prepared *p)
         kernels_end(p, r);
 }
 
+/* Counts the runs that have ended since the last look. All ranks take part in each, so rank 0's are all. */
+static void runs_count(struct prepared *p)
+{
+    const uint32_t ended = progress_of(p, 0).ended, more = ended - p->counted;
+
+    if (p->repeated || p->comm->state != COMM_ACTIVE || !more)
+        return;
+    p->counted = ended;
+    if (more <= RUNS_MOST)
+        meter_runs(p->comm->worker, p->op, more);
+}
+
 /* A rank frees the operator. Its memory stays, because others' kernels may still use it. */
 static void rank_drop(struct prepared *p, const struct member *m)
 {
@@ -155,6 +168,8 @@ static void rank_drop(struct prepared *p, const struct member *m)
         return;
     binding_end(p);
     rank->last = progress_of(p, m->rank);
+    if (m->rank == 0)
+        runs_count(p);
     atomic_store_explicit(&m->session->memory->bindings[rank->place].number, 0, memory_order_relaxed);
     rank->held = false;
     /* A kernel may come yet where the communicator is over, and write there: then nobody gets the place. */
@@ -366,12 +381,12 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
     } else if (count) {
         comm_apart_say(c, apart, sizeof(apart));
         meter_limit(c->worker, METER_LIMIT_COME);
-        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms%s",
-                   run_name(p, r), p->number, at.begun, missing, c->dev.time_limit_ms, apart);
+        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms%s%s",
+                   run_name(p, r), p->number, at.begun, missing, c->dev.time_limit_ms, apart, comm_flight_hint(c));
     } else {
         meter_limit(c->worker, METER_LIMIT_RUN);
-        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: rank %d ran longer than the time limit of %u ms", run_name(p, r),
-                   p->number, at.begun, r, c->dev.time_limit_ms);
+        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: rank %d ran longer than the time limit of %u ms%s",
+                   run_name(p, r), p->number, at.begun, r, c->dev.time_limit_ms, comm_flight_hint(c));
     }
     return true;
 }
@@ -396,10 +411,12 @@ static void runs_watch(evutil_socket_t sock, short what, void *arg)
         if (s && s->memory && !s->broken)
             (void)s->worker->session_poll(s);
     }
-    LIST_FOREACH(p, &c->prepared, link)
+    LIST_FOREACH(p, &c->prepared, link) {
+        runs_count(p);
         for (int r = 0; r < c->nranks && c->state == COMM_ACTIVE; r++)
             if (clash_watch(p, r) || run_watch(p, r, now))
                 return;
+    }
 }
 
 int prepared_watch_begin(struct comm *c, struct error *e)
