@@ -3,9 +3,15 @@
  * test_metrics_http.c - what METRICS_LISTEN answers, also to those who want to harm it, and where it may listen.
  */
 #include <arpa/inet.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include "tests/fccctl/fccctl_run.h"
 #include "tests/fccctl/openmetrics.h"
@@ -212,12 +218,74 @@ static void where_it_listens(void)
     output_free();
 }
 
+/* ---- whose socket it is ---- */
+
+/* As fccd.service has it: SETUID, SETGID, SETPCAP and KILL only, and the socket for clients is systemd's. */
+static pid_t service_start(const struct sockaddr_un *at, gid_t gid, const char *const options[])
+{
+    int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const char *arguments[16] = {"fccd",        "--config", "/dev/null",        "--gpus", "none",
+                                 "--log-level", "warning",  "--metrics-listen", where};
+    int n = 9;
+
+    for (; options && *options; options++)
+        arguments[n++] = *options;
+    CHECK(sock >= 0 && !bind(sock, (const struct sockaddr *)at, sizeof(*at)) && !listen(sock, 16));
+    CHECK(!chown(at->sun_path, 0, gid) && !chmod(at->sun_path, 0660));
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        char self[16];
+        (void)snprintf(self, sizeof(self), "%d", getpid());
+        CHECK(!setenv("LISTEN_FDS", "1", 1) && !setenv("LISTEN_PID", self, 1) && !unsetenv("NOTIFY_SOCKET"));
+        for (int c = 0; prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
+            if (c != CAP_SETUID && c != CAP_SETGID && c != CAP_SETPCAP && c != CAP_KILL)
+                CHECK(!prctl(PR_CAPBSET_DROP, c, 0, 0, 0));
+        CHECK(dup2(sock, 3) == 3 && !fcntl(3, F_SETFD, 0));
+        (void)execv(daemon_binary(), (char *const *)(uintptr_t)arguments);
+        _exit(127);
+    }
+    (void)close(sock);
+    return pid;
+}
+
+static void belongs_to(const struct sockaddr_un *at, gid_t of_clients, gid_t gid, const char *const options[])
+{
+    struct stat st;
+    int status;
+    pid_t pid = service_start(at, of_clients, options);
+
+    for (double until = await_end(); access(where, F_OK); (void)usleep(10000))
+        CHECK(now_ms() < until && waitpid(pid, NULL, WNOHANG) == 0);
+    expect_page(http(GET, sizeof(GET) - 1));
+    CHECK(!stat(where, &st) && st.st_uid == 0 && st.st_gid == gid && (st.st_mode & 0777) == 0660);
+    CHECK(kill(pid, SIGTERM) == 0 && waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK(access(where, F_OK) != 0 && unlink(at->sun_path) == 0);
+}
+
+/* It is for those who may connect, also where fccd may give no file away. */
+static void whose_it_is(void)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const struct group *g = getgrnam("daemon");
+    const gid_t clients = g ? g->gr_gid : 0, another = (g = getgrnam("games")) ? g->gr_gid : 0;
+
+    if (geteuid())
+        test_skip("skipped: needs root, to give a socket to another group");
+    CHECK(clients && another);
+    (void)snprintf(where, sizeof(where), "%.100s/m.sock", test_directory());
+    (void)snprintf(at.sun_path, sizeof(at.sun_path), "%.90s/clients.sock", test_directory());
+    belongs_to(&at, clients, clients, NULL);
+    belongs_to(&at, clients, another, (const char *const[]){"--socket-group", "games", NULL});
+}
+
 int main(void)
 {
     const struct test tests[] = {{"http_answers", http_answers, 0},
                                  {"http_is_bounded", http_is_bounded, 0},
                                  {"http_without_end", http_without_end, 0},
-                                 {"where_it_listens", where_it_listens, 0}};
+                                 {"where_it_listens", where_it_listens, 0},
+                                 {"whose_it_is", whose_it_is, 0}};
 
     return tests_run("metrics_http", TESTS(tests));
 }
