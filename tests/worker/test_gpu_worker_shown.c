@@ -261,6 +261,20 @@ static void counted_await(const char *op, int runs)
     }
 }
 
+/* So does the flight recorder. */
+static void flight_await(const char *says, const char *and)
+{
+    static char text[1 << 16];
+
+    for (double until = await_end();; (void)usleep(1000)) {
+        CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"flight", "--job", "test", NULL}) == 0);
+        if (strstr(text, says) && strstr(text, and))
+            return;
+        if (now_ms() >= until)
+            check_failed(__FILE__, __LINE__, "\"%s\" is not in: %s", says, text);
+    }
+}
+
 static void runs_shown(void)
 {
     static const char line[] = "prepared 2: gemm_all_to_all, run 3 for ", missing[] = "MISSING: rank 1\n";
@@ -282,6 +296,7 @@ static void runs_shown(void)
     int code = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", "--stuck-after", "0", NULL});
     if (!strstr(text, line) || !strstr(strstr(text, line), missing))
         check_failed(__FILE__, __LINE__, "fccctl comms: %d: %s", code, text);
+    flight_await("under way: gemm_all_to_all, prepared as 2, run 3, since ", "MISSING: rank 1");
     *come = 1;
     await(&fake->runs, PAIR * RUNS + PAIR);
     double until = await_end();
@@ -292,6 +307,7 @@ static void runs_shown(void)
     CHECK(code == 0);
     counted_await("gemv_all_reduce", 1);
     counted_await("gemm_all_to_all", RUNS);
+    flight_await("4 runs that its ranks have launched by themselves have ended", "active");
     *come = 2;
     ranks_join(&r);
     counted_await("gemm_all_to_all", RUNS + 1); /* the last of them was freed behind it */

@@ -15,6 +15,7 @@
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/stream.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/engine/flight.h"
 #include "daemon/worker/engine/meter.h"
 #include "kernels/gpu/bound.h"
 #include "kernels/plan/spec.h"
@@ -152,11 +153,11 @@ static void runs_count(struct prepared *p)
 {
     const uint32_t ended = progress_of(p, 0).ended, more = ended - p->counted;
 
-    if (p->repeated || p->comm->state != COMM_ACTIVE || !more)
+    if (p->repeated || p->comm->state != COMM_ACTIVE)
         return;
     p->counted = ended;
-    if (more <= RUNS_MOST)
-        meter_runs(p->comm->worker, p->op, more);
+    p->comm->runs += more <= RUNS_MOST ? more : 0;
+    meter_runs(p->comm->worker, p->op, more <= RUNS_MOST ? more : 0);
 }
 
 /* A rank frees the operator. Its memory stays, because others' kernels may still use it. */
@@ -309,14 +310,38 @@ static const struct error *run_refusal(const struct prepared *p, uint32_t run, u
 /* ---- watching ---- */
 
 /* The operator that a rank's newest run is: rings are all collectives', and their kernels say which (kernels/gpu/rings.h). */
-static const char *run_name(const struct prepared *p, int r)
+static enum fcc_op run_op(const struct prepared *p, int r)
 {
     const struct prepared_rank *rank = &p->ranks[r];
 
     if (!is_rings(p) || !rank->held)
-        return op_name(p->op);
+        return p->op;
     const struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[rank->place];
-    return op_name((enum fcc_op)(atomic_load_explicit(&words->begun, memory_order_relaxed) >> 32));
+    return (enum fcc_op)(atomic_load_explicit(&words->begun, memory_order_relaxed) >> 32);
+}
+
+static const char *run_name(const struct prepared *p, int r)
+{
+    return op_name(run_op(p, r));
+}
+
+/* For the flight recorder: the run that has been under way for longest, and how many have ended. */
+static void runs_record(struct comm *c)
+{
+    struct flight_launched now = {.ended = c->runs};
+    const struct prepared *p;
+    struct progress at;
+
+    LIST_FOREACH(p, &c->prepared, link)
+        for (int r = 0; r < c->nranks; r++) {
+            if (p->repeated || !is_running(p, r, &at) || (now.prepared && p->ranks[r].since_ns >= now.since_ns))
+                continue;
+            now = (struct flight_launched){
+                .prepared = p->number, .run = at.begun, .op = run_op(p, r), .since_ns = p->ranks[r].since_ns, .ended = c->runs};
+            for (int other = 0; other < c->nranks && other < FLIGHT_RANKS; other++)
+                now.missing |= (uint64_t)is_missing(p, other, at.begun) << other;
+        }
+    flight_launched(c->flight, &now);
 }
 
 const char *prepared_run_of(const struct member *m, uint32_t *run)
@@ -417,6 +442,7 @@ static void runs_watch(evutil_socket_t sock, short what, void *arg)
             if (clash_watch(p, r) || run_watch(p, r, now))
                 return;
     }
+    runs_record(c);
 }
 
 int prepared_watch_begin(struct comm *c, struct error *e)
