@@ -48,6 +48,18 @@ struct flight_record {
 };
 static_assert(sizeof(struct flight_record) == 64, "shared by processes");
 
+/* Runs that the ranks' own processes launch (kernels/gpu/bound.h): the worker looks at them now and then, and has no records of them. */
+struct flight_launched {
+    _Atomic uint32_t
+        prepared; /* the run that has been under way for longest, at the last look: of the operator of this number. 0: none is */
+    uint32_t run, op; /* its lower half; enum fcc_op */
+    uint32_t reserved;
+    uint64_t since_ns; /* since when it has been seen */
+    uint64_t missing;  /* a bit for each of the first FLIGHT_RANKS ranks that have not come to it */
+    uint64_t ended;    /* how many have ended */
+};
+static_assert(sizeof(struct flight_launched) == 40, "shared by processes");
+
 enum flight_comm_state { FLIGHT_COMM_ACTIVE = 1, FLIGHT_COMM_ABORTED = 2, FLIGHT_COMM_LEFT = 3 };
 
 struct flight_comm {
@@ -62,7 +74,8 @@ struct flight_comm {
     char text[FCC_TEXT_MAX]; /* ABORTED: why */
     int32_t pids[FLIGHT_RANKS];
     uint64_t remote; /* a bit for each of the first ranks that is on another node */
-    char pad[4096 - 824];
+    struct flight_launched launched;
+    char pad[4096 - 864];
     struct flight_record records[FLIGHT_OPERATORS]; /* turn t at [(t - 1) % FLIGHT_OPERATORS] */
     char pad_end[69632 - 4096 - 64 * FLIGHT_OPERATORS];
 };

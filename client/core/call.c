@@ -152,7 +152,7 @@ int context_give_up(struct fcc_context *c, const char *name, int64_t waited_ms)
         context_die(
             c, -ETIMEDOUT,
             "the worker of job '%s' (pid %u) does not answer: nothing came from it for %lld ms, so it is stopped, or it "
-            "hangs; the connection to it has been given up",
+            "hangs; the connection to it has been given up ('fccctl flight' shows its last operators)",
             c->job, c->worker_pid, (long long)waited_ms);
     else
         context_die(c, -ETIMEDOUT,

@@ -75,6 +75,8 @@ int verb_drain(struct call *call)
     if (!args_parse(call, args, sizeof(args) / sizeof(args[0]), 1))
         return call->exit;
     const char *job = call->noperands ? call->operands[0] : "";
+    if (call->noperands && !*job) /* a script's variable that is not set: it does not mean all of them */
+        return verb_error(call, EXIT_USAGE, "JOB: must not be empty");
     if (strlen(job) >= FCC_JOB_MAX)
         return verb_error(call, EXIT_USAGE, "JOB: \"%s\": longer than %d characters", job, FCC_JOB_MAX - 1);
     query.comm = uid < 0 ? UINT32_MAX : (uint32_t)uid;

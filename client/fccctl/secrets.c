@@ -88,29 +88,56 @@ static size_t key_base64(const struct secrets *s, const char *at)
     return found ? run : 0;
 }
 
-/* Back from a place over blanks and quotes. */
+/* Back from a place over blanks, and quotes, also those of a text within a text. */
 static const char *back_over(const char *text, const char *at)
 {
-    while (at > text && strchr(" \t\"'", at[-1]))
+    while (at > text && strchr(" \t\"'\\", at[-1]))
         at--;
     return at;
 }
 
-/* `token=...`, `password: ...`, `"secret": "..."`: the length of what is behind it. */
+/* What ends in one of these names is of a secret; of these headers the rest of the line. */
+static bool is_secret_name(const char *name, size_t length)
+{
+    static const char *const names[] = {"password", "passwd",      "passphrase", "token",        "secret",
+                                        "apikey",   "api_key",     "access_key", "private_key",  "credential",
+                                        "cookie",   "credentials", "api-key",    "authorization"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        size_t n = strlen(names[i]);
+        if (length >= n && !strncasecmp(name + length - n, names[i], n))
+            return true;
+    }
+    return false;
+}
+
+/* `token=...`, `password: ...`, `"secret": "..."`: the length of what is behind it. In quotes it may have blanks, and what a header has may have several words. */
 static size_t named_value(const char *text, const char *at)
 {
-    static const char *const names[] = {"password", "passwd", "token", "secret", "apikey", "api_key"};
-    const char *colon = back_over(text, at);
+    static const char *const headers[] = {"authorization", "cookie"};
+    const char *colon = back_over(text, at), *end;
 
     if (colon == text || (colon[-1] != '=' && colon[-1] != ':'))
         return 0;
-    const char *end = back_over(text, colon - 1);
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        size_t n = strlen(names[i]);
-        if ((size_t)(end - text) >= n && !strncasecmp(end - n, names[i], n))
-            return strcspn(at, "\"' \t,;&\n");
+    end = back_over(text, colon - 1);
+    if (!is_secret_name(text, (size_t)(end - text)))
+        return 0;
+    if (at[-1] == '"' || at[-1] == '\'')
+        return strcspn(at, (const char[]){at[-1], '\n', '\0'});
+    for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
+        size_t n = strlen(headers[i]);
+        if ((size_t)(end - text) >= n && !strncasecmp(end - n, headers[i], n))
+            return strcspn(at, "\"'\n");
     }
-    return 0;
+    return strcspn(at, "\"' \t,;&\n");
+}
+
+/* `https://user:password@host`: what is in front of the @. */
+static size_t url_user(const char *text, const char *at)
+{
+    size_t n = at - text >= 3 && !strncmp(at - 3, "://", 3) ? strcspn(at, "/?#@\"' \t\n") : 0;
+
+    return at[n] == '@' ? n : 0;
 }
 
 static struct json_object *text_clean_of_secrets(const struct secrets *s, const char *text)
@@ -124,6 +151,7 @@ static struct json_object *text_clean_of_secrets(const struct secrets *s, const 
         n = n ? n : key_plain(s, at);
         n = n ? n : key_base64(s, at);
         n = n ? n : named_value(text, at);
+        n = n ? n : url_user(text, at);
         if (n)
             (void)fputs(REMOVED, f);
         else
@@ -153,8 +181,10 @@ struct json_object *secrets_remove(const struct secrets *s, struct json_object *
         copy = json_object_new_object();
         json_object_object_foreach(o, key, value)
         {
+            bool secret = json_object_is_type(value, json_type_string) && is_secret_name(key, strlen(key));
             name = text_clean_of_secrets(s, key);
-            (void)json_object_object_add(copy, json_object_get_string(name), secrets_remove(s, value));
+            (void)json_object_object_add(copy, json_object_get_string(name),
+                                         secret ? json_text(REMOVED) : secrets_remove(s, value));
             (void)json_object_put(name);
         }
         return copy;

@@ -6,6 +6,7 @@
  * users are not known. A worker that is stopped, or busy, keeps nobody waiting for longer; for its connections counts what it has said last.
  */
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,13 +138,27 @@ static struct job *job_make(struct broker *b, unsigned slot, const struct store_
     return j;
 }
 
+/* Its process has no entry any more. The service manager drops one that has ended, and may keep less than it said: then the worker lives, and drains. */
+static void entry_end(struct job *j, uint32_t state)
+{
+    struct pollfd channel = {.fd = j->control};
+
+    if (state == STORE_LIVE && j->control >= 0 && poll(&channel, 1, 0) == 0) {
+        job_log(LOG_LEVEL_WARNING, j, "the service manager has not kept the process of its worker %d: the job ends", j->pid);
+    } else if (state == STORE_LIVE) {
+        j->broker->workers_died++;
+        job_log(LOG_LEVEL_ERROR, j, "worker %d ended while there was no fccd", j->pid);
+    }
+    job_end(j);
+}
+
 /* Takes over the worker of an entry, or ends it. */
 static void entry_take(struct broker *b, struct job *j, const struct store_job *s)
 {
     const uint32_t state = atomic_load_explicit(&s->state, memory_order_relaxed);
 
     if (j->process < 0) { /* it had no process yet, or that has ended */
-        job_end(j);
+        entry_end(j, state);
         return;
     }
     (void)event_assign(&j->ended, b->base, j->process, EV_READ, on_ended, j);

@@ -333,8 +333,9 @@ struct json_object *nodes_describe(const struct broker *b);
 int ping_start(struct visitor *v, const struct fcc_query *q, struct error *e);
 void ping_forget(struct ping *p); /* to be called when the visitor is freed */
 
-/* listen.c: makes a listening Unix socket at `path` of mode 0660, for that group ("": the daemon's). `key`: for the log. -errno (logged). */
-int socket_listen(const struct broker *b, const char *key, const char *path, const char *group, int type);
+/* listen.c: makes a listening Unix socket at `path` of mode 0660, for those who may connect (SOCKET_GROUP; or, if systemd has made that for clients,
+ * its group). `key`: for the log. -errno (logged). */
+int socket_listen(const struct broker *b, const char *key, const char *path, int type);
 /* listen.c: make(what), once more while that says -EADDRINUSE, for a while, if there was another broker before: one that was killed while it started a
  * process leaves its sockets to that until it has become another program. */
 int listener_after(const struct broker *b, int (*make)(const void *what), const void *what);

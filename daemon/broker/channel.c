@@ -136,7 +136,8 @@ static void channel_again(struct job *j, bool has_room)
 void channel_open(struct job *j)
 {
     TAILQ_INIT(&j->parcels);
-    (void)evutil_make_socket_nonblocking(j->control);
+    if (j->control >= 0) /* otherwise it has ended */
+        (void)evutil_make_socket_nonblocking(j->control);
     (void)evtimer_assign(&j->write_event, j->broker->base, on_channel, j);
 }
 

@@ -5,8 +5,10 @@
 #include <errno.h>
 #include <grp.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -65,21 +67,60 @@ static int leftover_remove(const struct sockaddr_un *address, int type)
     return unlink(address->sun_path) ? -errno : 0;
 }
 
-/* The socket has that group, and then the mode of a new one. One that has had it stays as it is, whatever mode somebody has given it. */
-static int group_set(const char *path, const char *group, bool anew)
+/* The group that sockets get: SOCKET_GROUP, or that of the socket for clients, if it is there already, or this process's own. -errno (logged) */
+static int group_find(const struct broker *b, gid_t *gid)
 {
+    const char *group = b->config.socket_group;
+    struct sockaddr_un a = {.sun_family = AF_UNSPEC};
+    socklen_t size = sizeof(a);
     struct stat st;
 
+    *gid = getegid();
     errno = 0;
     const struct group *g = *group ? getgrnam(group) : NULL;
-    if (*group && !g)
-        return errno ? -errno : -ENOENT;
-    const gid_t gid = g ? g->gr_gid : getegid();
-    if (!anew && !stat(path, &st) && st.st_gid == gid)
+    if (*group && !g) {
+        int status = errno ? -errno : -ENOENT;
+        log_error("SOCKET_GROUP %s: %s", group, status == -ENOENT ? "no such group" : strerror(-status));
+        return status;
+    }
+    if (g)
+        *gid = g->gr_gid;
+    else if (b->listen_sock >= 0 && !getsockname(b->listen_sock, (struct sockaddr *)&a, &size) && a.sun_family == AF_UNIX &&
+             *a.sun_path && !stat(a.sun_path, &st))
+        *gid = st.st_gid;
+    return 0;
+}
+
+/* The socket has that group, and then the mode of a new one. One that has had it stays as it is, whatever mode somebody has given it. */
+static int group_set(const char *path, gid_t gid, bool anew)
+{
+    struct stat st;
+    bool had = !stat(path, &st) && st.st_gid == gid;
+
+    if (had && !anew)
         return 0;
-    if (chown(path, (uid_t)-1, gid))
-        return -errno;
-    return chmod(path, 0660) ? -errno : 0;
+    int status = (!had && chown(path, (uid_t)-1, gid)) || chmod(path, 0660) ? -errno : 0;
+    if (status)
+        log_error("SOCKET_GROUP: %s cannot be given to group %u: %s", path, gid, strerror(-status));
+    return status;
+}
+
+/* Other users cannot connect before the mode is set. It is made as a file of that group where this process may take groups: the service may do that, and
+ * give no file away (CAP_SETGID, and no CAP_CHOWN). Who may not gives it to the group behind it. */
+static int bind_for(int sock, const struct sockaddr_un *address, gid_t gid)
+{
+    const gid_t own = getegid();
+    const int dumps = prctl(PR_GET_DUMPABLE);
+    const bool taken = gid != own && !setegid(gid);
+    const mode_t mask = umask(0177);
+    int status = bind(sock, (const struct sockaddr *)address, sizeof(*address)) ? -errno : 0;
+
+    (void)umask(mask);
+    if (taken && setegid(own) && !status)
+        status = -errno;
+    if (taken)
+        (void)prctl(PR_SET_DUMPABLE, dumps == 1, 0, 0, 0); /* which another group takes away */
+    return status;
 }
 
 int listener_after(const struct broker *b, int (*make)(const void *what), const void *what)
@@ -106,11 +147,11 @@ static int leftover_try(const void *what)
     return leftover_remove(l->address, l->type);
 }
 
-int socket_listen(const struct broker *b, const char *key, const char *path, const char *group, int type)
+int socket_listen(const struct broker *b, const char *key, const char *path, int type)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int status, sock;
-    mode_t mask;
+    gid_t gid;
 
     text_copy(address.sun_path, sizeof(address.sun_path), path);
     status = listener_after(b, leftover_try, &(struct leftover){&address, type});
@@ -121,21 +162,20 @@ int socket_listen(const struct broker *b, const char *key, const char *path, con
                                         : strerror(-status));
         return status;
     }
+    status = group_find(b, &gid);
+    if (status)
+        return status;
     sock = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (sock < 0)
         return -errno;
-    mask = umask(0177); /* other users cannot connect before the group is set */
-    status = bind(sock, (struct sockaddr *)&address, sizeof(address)) ? -errno : 0;
-    (void)umask(mask);
+    status = bind_for(sock, &address, gid);
     if (status) {
         log_error("%s %s: %s", key, path, strerror(-status));
         (void)close(sock);
         return status;
     }
-    status = group_set(path, group, true);
-    if (status)
-        log_error("SOCKET_GROUP %s: %s", group, status == -ENOENT ? "no such group" : strerror(-status));
-    else if (listen(sock, BACKLOG))
+    status = group_set(path, gid, true);
+    if (!status && listen(sock, BACKLOG))
         log_error("%s %s: listen: %s", key, path, strerror(-(status = -errno)));
     if (status) {
         (void)unlink(path);
@@ -155,14 +195,15 @@ int listen_open(struct broker *b)
         return sock;
     sock = socket_from_store(b);
     if (sock >= 0) { /* the configuration may have changed */
-        int status = group_set(b->config.socket, b->config.socket_group, false);
+        gid_t gid;
+        int status = group_find(b, &gid);
+        status = status ? status : group_set(b->config.socket, gid, false);
         if (status) {
-            log_error("SOCKET_GROUP %s: %s", b->config.socket_group, status == -ENOENT ? "no such group" : strerror(-status));
             (void)close(sock);
             return status;
         }
     } else {
-        sock = socket_listen(b, "SOCKET", b->config.socket, b->config.socket_group, SOCK_SEQPACKET);
+        sock = socket_listen(b, "SOCKET", b->config.socket, SOCK_SEQPACKET);
         if (sock >= 0)
             (void)store_keep(b, KEPT_AS, sock);
     }

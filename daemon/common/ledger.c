@@ -26,6 +26,7 @@ int ledger_make(void)
 {
     int fd = memfd_create("fccd-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING), status;
     struct flight begin = {.magic = FLIGHT_MAGIC, .version = FLIGHT_VERSION};
+    const uint64_t ncounters = COUNTERS;
 
     if (fd < 0)
         return -errno;
@@ -33,6 +34,7 @@ int ledger_make(void)
     /* What the meters need is there before a worker writes them. */
     if (ftruncate(fd, (off_t)LEDGER_BYTES) || fallocate(fd, 0, (off_t)LEDGER_METERS, (off_t)(LEDGER_BYTES - LEDGER_METERS)) ||
         pwrite(fd, &begin, sizeof(begin) - sizeof(begin.comms), 0) < 0 ||
+        pwrite(fd, &ncounters, sizeof(ncounters), (off_t)(LEDGER_METERS + offsetof(struct meters, ncounters))) < 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
         status = -errno;
         (void)close(fd);

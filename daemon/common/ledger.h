@@ -49,7 +49,8 @@ struct meter_times {
     X(SEQUENTIAL, sequential)                                                                                                  \
     X(COMPUTE_ONLY, compute_only)                                                                                              \
     X(COMM_ONLY, comm_only)                                                                                                    \
-    X(BOUND, bound)
+    X(BOUND, bound)                                                                                                            \
+    X(PREPARED, prepared)
 
 #define X(NAME, name) METER_ABORT_##NAME,
 enum meter_abort { METER_ABORTS(X) METER_ABORT_COUNT };
@@ -85,6 +86,7 @@ struct meter_node {
 };
 
 struct meters {
+    uint64_t ncounters; /* COUNTERS of the fccd that has made it: one of another version does not count what lies elsewhere */
     struct counters counters;
     /* Gauges. */
     uint64_t communicators; /* that are active */

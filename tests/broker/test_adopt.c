@@ -264,10 +264,45 @@ static void silent(void)
     keepers_stop(&d);
 }
 
+/* A worker that dies while there is no broker: the next one counts it, says so, and has its flight recorder. */
+static void dies_between(bool reaped)
+{
+    static char said[262144];
+    struct test_daemon d;
+    struct ranks r;
+
+    (void)story_begin(&d, 1, 64, &r);
+    pid_t worker = worker_of("test");
+    keeper_kill(&d, 0, SIGKILL);
+    CHECK(!kill(worker, SIGKILL));
+    for (int i = 0; i < RANKS; i++)
+        CHECK(rank_wait(&r, i) != 0);
+    if (reaped)
+        CHECK(waitpid(worker, NULL, 0) == worker);
+    keeper_next(&d, 0, NULL);
+    CHECK(daemon_logged(&d, reaped ? "ended while there was no fccd" : "died", true));
+    expect_restart("metrics", "fccd_workers_died_total 1");
+    CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"flight", "--job", "test", NULL}) == 0);
+    CHECK(strstr(said, "which ended") && strstr(said, "gemv_all_reduce"));
+    expect_alive(RANKS);
+    keepers_stop(&d);
+}
+
+static void dies_without_broker(void)
+{
+    dies_between(false);
+    dies_between(true);
+}
+
 int main(void)
 {
-    const struct test tests[] = {{"killed", killed, 0}, {"terminated", terminated, 0}, {"restarts", restarts, 120},
-                                 {"quotas", quotas, 0}, {"known", known, 0},           {"silent", silent, 0}};
+    const struct test tests[] = {{"killed", killed, 0},
+                                 {"terminated", terminated, 0},
+                                 {"restarts", restarts, 120},
+                                 {"quotas", quotas, 0},
+                                 {"known", known, 0},
+                                 {"silent", silent, 0},
+                                 {"dies_without_broker", dies_without_broker, 0}};
 
     return tests_run("adopt", TESTS(tests));
 }

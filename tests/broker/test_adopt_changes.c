@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "daemon/broker/store.h"
+#include "daemon/common/ledger.h"
 #include "tests/broker/adopt_bed.h"
 
 /* ---- another configuration ---- */
@@ -263,31 +264,35 @@ static void kept_in_part(void)
     CHECK(lived && ended);
 }
 
-/* The broker's page, by /proc. */
-static struct store_page *page_of(pid_t broker)
+/* Opens what a process has open under that name of a memfd. -1: nothing. */
+static int memfd_of(pid_t pid, const char *name)
 {
     char path[300], target[64];
-    struct store_page *page = NULL;
     struct dirent *entry;
+    int fd = -1;
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/fd", broker);
+    (void)snprintf(path, sizeof(path), "/proc/%d/fd", pid);
     DIR *folder = opendir(path);
     CHECK(folder != NULL);
-    while (!page && (entry = readdir(folder))) {
-        (void)snprintf(path, sizeof(path), "/proc/%d/fd/%s", broker, entry->d_name);
+    while (fd < 0 && (entry = readdir(folder))) {
+        (void)snprintf(path, sizeof(path), "/proc/%d/fd/%s", pid, entry->d_name);
         ssize_t n = readlink(path, target, sizeof(target) - 1);
         if (n < 0)
             continue;
         target[n] = '\0';
-        if (!strstr(target, "fccd-page"))
-            continue;
-        int fd = open(path, O_RDWR | O_CLOEXEC);
-        CHECK(fd >= 0);
-        page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        CHECK(page != MAP_FAILED && !close(fd));
+        if (strstr(target, name))
+            CHECK((fd = open(path, O_RDWR | O_CLOEXEC)) >= 0);
     }
     (void)closedir(folder);
-    CHECK(page && page->magic == STORE_MAGIC);
+    return fd;
+}
+
+static struct store_page *page_of(pid_t broker)
+{
+    int fd = memfd_of(broker, "fccd-page");
+    struct store_page *page = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    CHECK(page != MAP_FAILED && !close(fd) && page->magic == STORE_MAGIC);
     return page;
 }
 
@@ -307,6 +312,34 @@ static void other_page(void)
     expect_alive(RANKS);
     keeper_restart(&d, 0, SIGKILL); /* which this one's page survives */
     expect_alive(RANKS);
+    keepers_stop(&d);
+}
+
+/* A worker whose ledger has other counters goes on, and is not counted any more. */
+static void other_ledger(void)
+{
+    const uint64_t other = COUNTERS + 1;
+    char path[64];
+    struct test_daemon d;
+    struct ranks r;
+    int child, fd = -1;
+
+    struct story *story = story_begin(&d, 1, 64, &r);
+    while (worker_of("probe")) /* which daemons_start() has started: only one ledger is left */
+        nap();
+    (void)snprintf(path, sizeof(path), "/proc/self/task/%d/children", getpid());
+    FILE *f = fopen(path, "re");
+    while (f && fd < 0 && fscanf(f, "%d", &child) == 1) /* one of them is the keeper, which has it */
+        fd = memfd_of(child, "fccd-ledger");
+    CHECK(f && !fclose(f) && fd >= 0);
+    CHECK(pwrite(fd, &other, sizeof(other), (off_t)(LEDGER_METERS + offsetof(struct meters, ncounters))) == sizeof(other));
+    CHECK(!close(fd));
+    pid_t worker = worker_of("test");
+    keeper_restart(&d, 0, SIGKILL);
+    CHECK(daemon_logged(&d, "has a ledger of another version: its operators are not counted any more", true));
+    operators_await(story, 10);
+    CHECK(worker_of("test") == worker);
+    story_end(story, &r);
     keepers_stop(&d);
 }
 
@@ -370,6 +403,7 @@ int main(void)
                                  {"key", key, 60},
                                  {"kept_in_part", kept_in_part, 120},
                                  {"other_page", other_page, 0},
+                                 {"other_ledger", other_ledger, 0},
                                  {"broken_entries", broken_entries, 0}};
 
     return tests_run("adopt_changes", TESTS(tests));

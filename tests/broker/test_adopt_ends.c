@@ -153,6 +153,8 @@ static void drained(void)
             keeper_restart(&d, 0, SIGKILL);
         CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"drain", "absent", NULL}) == 1);
         CHECK(strstr(said, "job absent: there is none of that name"));
+        CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"drain", "", NULL}) == 2);
+        CHECK(strstr(said, "JOB: must not be empty")); /* it does not mean all */
         CHECK(program_run(said, sizeof(said), fccctl_binary(), (const char *const[]){"drain", restart ? NULL : "test", NULL}) ==
               0);
         CHECK(strstr(said, "job \"test\" of uid") && strstr(said, "has ended") && !strstr(said, "NOT"));

@@ -67,7 +67,7 @@ static void left_rank(int rank, const struct ranks *all, void *argument)
             return;
         }
         FAILS(sum_run(comm, in, out), -ETIMEDOUT, "rank 3");
-        FAILS(fcc_comm_shrink(comm, NULL, 0, &left), -ETIMEDOUT, "rank 3", "2000 ms");
+        FAILS(fcc_comm_shrink(comm, NULL, 0, &left), -ETIMEDOUT, "rank 3", "2000 ms", "fccctl flight");
         FAILS(fcc_comm_shrink(comm, rank == 1 ? far : third, 1, &left), -EINVAL, "rank 1: excluded[0]: 4"); /* without rank 3 */
         OK(fcc_comm_shrink(comm, third, 1, &left));
         scene->done++;

@@ -72,7 +72,7 @@ static inline int64_t number(struct json_object *o, const char *path)
     return json_object_get_int64(field(o, path));
 }
 
-static const char *text(struct json_object *o, const char *path)
+static inline const char *text(struct json_object *o, const char *path)
 {
     return json_object_get_string(field(o, path));
 }

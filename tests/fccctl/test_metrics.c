@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_metrics.c - metrics: the text is OpenMetrics; they count what was run, on one node and over two; they stay when a worker ends; users see
- * their own; and what METRICS_LISTEN answers, also to those who want to harm it.
+ * test_metrics.c - metrics: the text is OpenMetrics; they count what was run, on one node and over two; they stay when a worker ends; users have
+ * rows of their own, as many as there may be.
  */
-#include <arpa/inet.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 
+#include "tests/bed/users_bed.h"
 #include "tests/fccctl/fccctl_run.h"
 #include "tests/fccctl/openmetrics.h"
 
@@ -244,212 +241,60 @@ static void counts_over_nodes(void)
     output_free();
 }
 
-/* ---- HTTP ---- */
+/* ---- users ---- */
 
-static char where[128]; /* METRICS_LISTEN */
+enum { ROWS = 100, MANY = ROWS + 3, FIRST_UID = 41000 };
 
-static int http_connect(void)
+static void user_rank(int rank, const struct ranks *all, void *argument)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct stage *stage = argument;
+    fcc_context *context;
 
-    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%.107s", where);
-    CHECK(sock >= 0 && connect(sock, (struct sockaddr *)&address, sizeof(address)) == 0);
-    return sock;
+    (void)all;
+    become(FIRST_UID + (uid_t)rank);
+    OK(fcc_connect(NULL, &context));
+    stage->ready++;
+    while (!stage->go)
+        (void)usleep(10000);
+    fcc_disconnect(context);
 }
 
-/* All that comes until the connection's end. */
-static const char *http_read(int sock)
-{
-    static char answer[1 << 20];
-    size_t have = 0;
-    ssize_t n;
-
-    while ((n = recv(sock, answer + have, sizeof(answer) - 1 - have, 0)) > 0)
-        have += (size_t)n;
-    answer[have] = '\0';
-    (void)close(sock);
-    return answer;
-}
-
-static const char *http(const char *request, size_t bytes)
-{
-    int sock = http_connect();
-
-    (void)send(sock, request, bytes, MSG_NOSIGNAL);
-    return http_read(sock);
-}
-
-static void expect_page(const char *answer)
-{
-    const char *body = strstr(answer, "\r\n\r\n");
-    char length[64];
-
-    CHECK(body && strncmp(answer, "HTTP/1.1 200 OK\r\n", 17) == 0);
-    (void)snprintf(length, sizeof(length), "Content-Length: %zu\r\n", strlen(body + 4));
-    CHECK(strstr(answer, length) &&
-          strstr(answer, "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n"));
-    free(om_parse(body + 4));
-}
-
-static void listener_start(struct test_daemon *d)
-{
-    (void)snprintf(where, sizeof(where), "%.100s/m.sock", test_directory());
-    daemon_start(d, (const char *const[]){"--metrics-listen", where, NULL});
-}
-
-#define GET "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-
-static void http_answers(void)
-{
-    static const struct {
-        const char *request;
-        size_t bytes;
-        const char *status;
-    } cases[] = {
-#define REQUEST(text, status) {text, sizeof(text) - 1, "HTTP/1." status}
-        REQUEST("GET /metrics?x=1 HTTP/1.0\r\n\r\n", "0 200"),
-        REQUEST("GET /metrics HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "0 200"),
-        REQUEST("HEAD /metrics HTTP/1.1\r\n\r\n", "1 200"),
-        REQUEST("GET /metrics HTTP/1.1\n\n", "1 200"),
-        REQUEST("GET http://x/metrics HTTP/1.1\r\n\r\n", "1 200"),
-        REQUEST("GET /metrics HTTP/1.1\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n", "1 200"),
-        REQUEST("GET / HTTP/1.1\r\n\r\n", "1 404"),
-        REQUEST("GET /metricsx HTTP/1.1\r\n\r\n", "1 404"),
-        REQUEST("GET /../metrics HTTP/1.1\r\n\r\n", "1 404"),
-        REQUEST("GET %n%n%n%n HTTP/1.1\r\n\r\n", "1 404"),
-        REQUEST("GET /metrics HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", "1 413"),
-        REQUEST("POST /metrics HTTP/1.1\r\nContent-Length: 9999999\r\n\r\nx", "1 413"),
-        REQUEST("POST /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\nx", "1 413"),
-        REQUEST("POST /metrics HTTP/1.1\r\n\r\n", "1 501"),
-        REQUEST("DELETE /metrics HTTP/1.1\r\n\r\n", "1 501"),
-        REQUEST("NONE /metrics HTTP/1.1\r\n\r\n", "1 501"),
-        REQUEST("GET /metrics HTTP/2.0\r\n\r\n", "1 400"),
-        REQUEST("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "1 400"),
-        REQUEST("GET /metrics\r\n\r\n", "1 400"),
-        REQUEST("GET\r\n\r\n", "1 400"),
-        REQUEST("\r\n\r\n", "1 400"),
-        REQUEST("\x16\x03\x01\x02\x00\x01\n\n", "1 400"), /* TLS */
-        REQUEST("GET /metrics\0 HTTP/1.1\r\n\r\n", "1 400"),
-        REQUEST("GET /metrics HTTP/1.1\r\nX\r\n\r\n", "1 400"),
-    };
-    struct test_daemon d;
-    struct stat st;
-    char *large = malloc(1 << 20);
-    int sock;
-
-    listener_start(&d);
-    CHECK(stat(where, &st) == 0 && S_ISSOCK(st.st_mode) && (st.st_mode & 0777) == 0660);
-    expect_page(http(GET, sizeof(GET) - 1));
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const char *answer = http(cases[i].request, cases[i].bytes);
-        if (strncmp(answer, cases[i].status, strlen(cases[i].status)) != 0)
-            check_failed(__FILE__, __LINE__, "case %zu: %s: %.80s", i, cases[i].request, answer);
-    }
-    memset(large, 'a', 1 << 20); /* a request without an end */
-    CHECK(strncmp(http(large, 1 << 20), "HTTP/1.1 400", 12) == 0);
-    memcpy(large, "GET /metrics HTTP/1.1\r\nX: ", 26);
-    CHECK(strncmp(http(large, 1 << 16), "HTTP/1.1 400", 12) == 0);
-    sock = http_connect(); /* byte by byte */
-    for (size_t i = 0; i < sizeof(GET) - 1; i++)
-        CHECK(send(sock, GET + i, 1, MSG_NOSIGNAL) == 1);
-    expect_page(http_read(sock));
-    sock = http_connect(); /* gone before the answer */
-    CHECK(send(sock, GET, sizeof(GET) - 1, MSG_NOSIGNAL) > 0);
-    (void)close(sock);
-    expect_page(http(GET, sizeof(GET) - 1));
-    free(large);
-    daemon_stop(&d);
-    CHECK(access(where, F_OK) != 0);
-}
-
-#define SILENT 200
-
-/* Connections that say nothing, or do not read, are bounded and delay nobody; the broker has the descriptors back. */
-static void http_is_bounded(void)
+/* However many users there are, only so many have rows; the others are shown together. */
+static void users_are_bounded(void)
 {
     struct test_daemon d;
-    int silent[SILENT], open = 0;
-    char byte;
+    struct ranks r;
+    struct stage *stage = shared_memory(sizeof(*stage));
+    unsigned rows = 0;
+    double jobs = 0;
 
-    listener_start(&d);
-    for (int i = 0; i < SILENT; i++) {
-        silent[i] = http_connect();
-        (void)send(silent[i], i % 2 ? GET : "GET /met", i % 2 ? sizeof(GET) - 1 : 8, MSG_NOSIGNAL);
-        if (i % 20 == 0)
-            expect_page(http(GET, sizeof(GET) - 1));
-    }
-    expect_page(http(GET, sizeof(GET) - 1));
-    for (int i = 0; i < SILENT; i += 2) { /* those without a whole request: at most as many as are allowed still stand */
-        ssize_t n = recv(silent[i], &byte, 1, MSG_DONTWAIT);
-        open += n < 0 && errno == EAGAIN;
-    }
-    CHECK(open <= 16);
-    CHECK(FCCCTL("status") == 0);
-    for (int i = 0; i < SILENT; i++)
-        (void)close(silent[i]);
-    daemon_stop(&d);
-    output_free();
-}
-
-/* A connection whose request has no end is ended, and what it sends is not gathered. */
-static void http_without_end(void)
-{
-    static const char begin[] = "POST /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"; /* and then a chunk's length */
-    static char zeros[1 << 16];
-    struct test_daemon d;
-    size_t sent = 0;
-    ssize_t n;
-
-    listener_start(&d);
-    int sock = http_connect();
-    CHECK(send(sock, begin, sizeof(begin) - 1, MSG_NOSIGNAL) == sizeof(begin) - 1);
-    memset(zeros, '0', sizeof(zeros));
-    while (sent < 256u << 20 && (n = send(sock, zeros, sizeof(zeros), MSG_NOSIGNAL)) > 0)
-        sent += (size_t)n;
-    if (sent > 4u << 20) /* more than sockets hold */
-        check_failed(__FILE__, __LINE__, "%zu bytes were taken", sent);
-    (void)http_read(sock);
-    expect_page(http(GET, sizeof(GET) - 1));
-    daemon_stop(&d);
-}
-
-/* Where it may listen. */
-static void where_it_listens(void)
-{
-    static const char *const wrong[] = {"0.0.0.0:9477",   "192.0.2.1:9477", "127.0.0.1",   "[::]:9477",
-                                        "localhost:9477", "9477",           "metrics.sock"};
-    const char *argv[] = {"--check-config", "--config", "/dev/null", "--metrics-listen", NULL, NULL};
-    struct test_daemon d;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(address);
-    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        argv[4] = wrong[i];
-        CHECK(run(daemon_binary(), argv) == 2 && says("METRICS_LISTEN") && says("127.x.x.x:port"));
-    }
-    CHECK(sock >= 0 && !bind(sock, (struct sockaddr *)&address, size) &&
-          !getsockname(sock, (struct sockaddr *)&address, &size));
-    (void)close(sock); /* its port is free a moment ago */
-    (void)snprintf(where, sizeof(where), "127.0.0.1:%u", ntohs(address.sin_port));
-    daemon_start(&d, (const char *const[]){"--metrics-listen", where, NULL});
-    sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    CHECK(sock >= 0 && connect(sock, (struct sockaddr *)&address, size) == 0);
-    CHECK(send(sock, GET, sizeof(GET) - 1, MSG_NOSIGNAL) == sizeof(GET) - 1);
-    expect_page(http_read(sock));
+    needs_users();
+    daemon_start(&d, NULL);
+    open_to_all(&d);
+    ranks_start(&r, MANY, user_rank, stage);
+    for (double until = await_end(); stage->ready < MANY; (void)usleep(10000))
+        CHECK(now_ms() < until);
+    struct om *om = metrics();
+    for (unsigned i = 0; i < om->nsamples; i++)
+        if (!strcmp(om->samples[i].name, "fccd_user_jobs")) {
+            rows++;
+            jobs += om->samples[i].value;
+        }
+    CHECK(rows == ROWS + 1 && jobs == MANY && om_value(om, "fccd_user_jobs", "uid=\"other\"") == MANY - ROWS);
+    CHECK(om_value(om, "fccd_user_connections", "uid=\"other\"") == MANY - ROWS);
+    free(om);
+    stage->go = 1;
+    ranks_join(&r);
     daemon_stop(&d);
     output_free();
 }
 
 int main(void)
 {
-    const struct test tests[] = {
-        {"counts_what_was_run", counts_what_was_run, 0}, {"counts_aborts", counts_aborts, 0},
-        {"counts_over_nodes", counts_over_nodes, 60},    {"http_answers", http_answers, 0},
-        {"http_is_bounded", http_is_bounded, 0},         {"http_without_end", http_without_end, 0},
-        {"where_it_listens", where_it_listens, 0},
-    };
+    const struct test tests[] = {{"counts_what_was_run", counts_what_was_run, 0},
+                                 {"counts_aborts", counts_aborts, 0},
+                                 {"counts_over_nodes", counts_over_nodes, 60},
+                                 {"users_are_bounded", users_are_bounded, 60}};
 
     return tests_run("metrics", TESTS(tests));
 }

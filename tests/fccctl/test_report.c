@@ -95,8 +95,16 @@ static void report_has_no_key(void)
                                         "doctor.findings",   "devices.devices",   "nodes.nodes",   "comms.workers.0",
                                         "links.workers.0",   "metrics.text",      "log.lines.0",   "flights.0",
                                         "flights.0.comms.0", "config.CLUSTER_KEY"};
-    static const char *const named[FORMS] = {"token=hunter2abc, all is well", "password: hunter2abc", "SECRET = 'hunter2abc'",
-                                             "{\"passwd\": \"hunter2abc\"}",  "token=hunter2abc",     "api_key:\thunter2abc"};
+    static const char *const named[] = {"token=hunter2abc, all is well",
+                                        "password: hunter2abc",
+                                        "SECRET = 'hunter2abc'",
+                                        "{\"passwd\": \"hunter2abc\"}",
+                                        "token=hunter2abc",
+                                        "api_key:\thunter2abc",
+                                        "password=\"two hunter2abc words\" and more",
+                                        "{\"text\": \"{\\\"token\\\": \\\"hunter2abc\\\"}\"}",
+                                        "Authorization: Bearer hunter2abc",
+                                        "https_proxy=http://me:hunter2abc@proxy:3128/ is used"};
     struct test_daemon d;
     struct ranks r;
     struct stage *stage = shared_memory(sizeof(*stage));
@@ -123,15 +131,16 @@ static void report_has_no_key(void)
     while (stage->ready < 2)
         (void)usleep(1000);
     out = fopen(log, "ae");
-    for (int i = 0; i < FORMS; i++)
-        CHECK(out && fprintf(out, "someone has said \"%s\", and %s\n", f.text[i], named[i]) > 0);
+    CHECK(setenv("FCC_TEST_TOKEN", "hunter2abc", 1) == 0);
+    for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++)
+        CHECK(out && fprintf(out, "someone has said \"%s\", and %s\n", f.text[i % FORMS], named[i]) > 0);
     CHECK(fclose(out) == 0);
     CHECK(FCCCTL("report", path) == 0 && says("look it through"));
     CHECK(stat(path, &st) == 0 && (st.st_mode & 0777) == 0600);
     char *report = file_all(path);
     expect_no_key(report, &f);
     CHECK(strstr(report, "[removed]") && strstr(report, "someone has said") && strstr(report, "all is well") &&
-          !strstr(report, "hunter2abc"));
+          strstr(report, "and more") && strstr(report, "proxy:3128/ is used") && !strstr(report, "hunter2abc"));
     struct json_object *o = json_tokener_parse(report);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         CHECK(field(o, parts[i]) != NULL);

@@ -28,7 +28,7 @@ static const struct {
     int status;
     const char *says[4]; /* NULL at the end */
 } verdicts[] = {
-    [LATE] = {-ETIMEDOUT, {"run 3", "rank 1 did not come within the time limit"}},
+    [LATE] = {-ETIMEDOUT, {"run 3", "rank 1 did not come within the time limit", "fccctl flight"}},
     [STREAM_LATE] = {-ETIMEDOUT, {"run 3", "rank 1 did not come within the time limit"}},
     [KILLED] = {-ECONNABORTED, {"rank 1"}},
     [KILLED_IN_RUN] = {-ECONNABORTED, {"rank 1", "gone"}},
@@ -37,7 +37,7 @@ static const struct {
     [REFUSED] = {-EIO, {"rank 1: ", ", run 3: ", "launching an operator: made to fail"}},
     [DESTROYED] = {-ECONNABORTED, {"rank 1", "has left the communicator"}},
     [WORKER_KILLED] = {-ECONNRESET, {"noop: the worker of job", "is gone"}},
-    [WORKER_STOPPED] = {-ETIMEDOUT, {"noop: the worker of job", "does not answer"}},
+    [WORKER_STOPPED] = {-ETIMEDOUT, {"noop: the worker of job", "does not answer", "fccctl flight"}},
     [STOPPED] = {-ESHUTDOWN, {"shutting down"}},
 };
 

@@ -239,9 +239,40 @@ static void runs_rank(int rank, const struct ranks *all, void *argument)
     }
     stream_sync(l.stream);
     await(come, 2);
+    work_run(&l, ROWS_SENT, second, l.stream);
+    stream_sync(l.stream);
     fcc_prepared_free(first);
     fcc_prepared_free(second);
     lane_close(&l);
+}
+
+/* fccctl metrics has these runs of prepared operators, soon. */
+static void counted_await(const char *op, int runs)
+{
+    static char text[1 << 18];
+    char line[128];
+
+    (void)snprintf(line, sizeof(line), "fccd_operators_total{operator=\"%s\",schedule=\"prepared\"} %d\n", op, runs);
+    for (double until = await_end();; (void)usleep(1000)) {
+        CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"metrics", NULL}) == 0);
+        if (strstr(text, line))
+            return;
+        CHECK(now_ms() < until);
+    }
+}
+
+/* So does the flight recorder. */
+static void flight_await(const char *says, const char *and)
+{
+    static char text[1 << 16];
+
+    for (double until = await_end();; (void)usleep(1000)) {
+        CHECK(program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"flight", "--job", "test", NULL}) == 0);
+        if (strstr(text, says) && strstr(text, and))
+            return;
+        if (now_ms() >= until)
+            check_failed(__FILE__, __LINE__, "\"%s\" is not in: %s", says, text);
+    }
 }
 
 static void runs_shown(void)
@@ -265,6 +296,7 @@ static void runs_shown(void)
     int code = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", "--stuck-after", "0", NULL});
     if (!strstr(text, line) || !strstr(strstr(text, line), missing))
         check_failed(__FILE__, __LINE__, "fccctl comms: %d: %s", code, text);
+    flight_await("under way: gemm_all_to_all, prepared as 2, run 3, since ", "MISSING: rank 1");
     *come = 1;
     await(&fake->runs, PAIR * RUNS + PAIR);
     double until = await_end();
@@ -273,8 +305,12 @@ static void runs_shown(void)
         code = program_run(text, sizeof(text), fccctl_binary(), (const char *const[]){"comms", NULL});
     } while (strstr(text, "MISSING") || strstr(text, "prepared 2"));
     CHECK(code == 0);
+    counted_await("gemv_all_reduce", 1);
+    counted_await("gemm_all_to_all", RUNS);
+    flight_await("4 runs that its ranks have launched by themselves have ended", "active");
     *come = 2;
     ranks_join(&r);
+    counted_await("gemm_all_to_all", RUNS + 1); /* the last of them was freed behind it */
     fake_stop(&d);
 }
 

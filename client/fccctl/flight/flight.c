@@ -54,6 +54,20 @@ static void operators_explain(struct json_object *comm)
     }
 }
 
+/* What the ranks have launched by themselves. */
+static void runs_print(struct json_object *comm)
+{
+    struct json_object *run = field_object(comm, "run");
+
+    if (field_int(comm, "runs", 0))
+        printf("    %" PRId64 " runs that its ranks have launched by themselves have ended\n", field_int(comm, "runs", 0));
+    if (run)
+        print_clean("    under way: %s, prepared as %" PRId64 ", run %" PRId64 ", since %s%s%s\n", field_text(run, "op"),
+                    field_int(run, "prepared", 0), field_int(run, "run", 0),
+                    format_duration(field_double(run, "since_ms", 0) / 1e3).text,
+                    field_count(run, "missing") ? ", MISSING: rank " : "", field_list(run, "missing").text);
+}
+
 static void flight_print(struct json_object *f)
 {
     struct words ended = words(", which ended %s ago", format_duration(field_double(f, "ended_s", 0)).text);
@@ -66,6 +80,7 @@ static void flight_print(struct json_object *f)
         print_clean("  communicator %" PRId64 ": %" PRId64 " ranks on %s, %s%s%s; %" PRId64 " turns so far\n",
                     field_int(c, "comm", 0), field_int(c, "nranks", 0), field_text(c, "device"), field_text(c, "state"),
                     *field_text(c, "error") ? ": " : "", field_text(c, "error"), field_int(c, "turns", 0));
+        runs_print(c);
         operators_explain(c);
         if (field_count(c, "operators"))
             table_of(

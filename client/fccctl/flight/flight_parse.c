@@ -15,6 +15,11 @@ static const char *const op_names[] = {
 #undef X
         [FCC_OP_COUNT] = "buffer_alloc"};
 
+static const char *op_of(uint32_t op)
+{
+    return op <= FCC_OP_COUNT && op_names[op] ? op_names[op] : "?";
+}
+
 static const char *schedule_name(unsigned schedule)
 {
     static const char *const names[] = {"", "fused", "sequential", "compute_only", "comm_only"};
@@ -44,8 +49,7 @@ static struct json_object *record_parse(const struct flight_record *r, uint64_t 
     const char *state = r->state <= FLIGHT_ENDED ? states[r->state] : "?";
 
     struct json_object *o =
-        JSON_OBJECT({"turn", json_int(turn)}, {"number", json_int(r->number)},
-                    {"op", json_text(r->op <= FCC_OP_COUNT && op_names[r->op] ? op_names[r->op] : "?")},
+        JSON_OBJECT({"turn", json_int(turn)}, {"number", json_int(r->number)}, {"op", json_text(op_of(r->op))},
                     {"schedule", json_text(schedule_name(r->schedule))},
                     {"state", json_text(r->state == FLIGHT_ENDED && r->status ? "failed" : state)},
                     {"status", json_int(r->status)}, {"came", json_int(r->ncame)}, {"missing", missing_of(r, nranks)},
@@ -76,6 +80,21 @@ static struct json_object *records_parse(const struct flight_comm *c, unsigned m
     return list;
 }
 
+/* The run that has been under way for longest of those that ranks have launched. NULL: there is none. */
+static struct json_object *launched_parse(const struct flight_comm *c, uint64_t now)
+{
+    const struct flight_launched *l = &c->launched;
+    const uint32_t prepared = atomic_load_explicit(&l->prepared, memory_order_relaxed);
+    struct json_object *missing = prepared ? json_object_new_array() : NULL;
+
+    for (uint32_t i = 0; missing && i < c->nranks && i < FLIGHT_RANKS; i++)
+        if (l->missing >> i & 1)
+            (void)json_object_array_add(missing, json_int(i));
+    return prepared ? JSON_OBJECT({"prepared", json_int(prepared)}, {"op", json_text(op_of(l->op))}, {"run", json_int(l->run)},
+                                  {"since_ms", json_double(span(l->since_ns, now) / 1e6)}, {"missing", missing})
+                    : NULL;
+}
+
 static struct json_object *comm_parse(const struct flight_comm *c, unsigned most, uint64_t now)
 {
     static const char *const states[] = {"?", "active", "aborted", "left"}, *const kinds[] = {"cpu", "gpu", "hip", "cuda"};
@@ -92,7 +111,7 @@ static struct json_object *comm_parse(const struct flight_comm *c, unsigned most
         {"state", json_text(c->state <= FLIGHT_COMM_LEFT ? states[c->state] : "?")}, {"status", json_int(c->status)},
         {"error", json_text(text_clean(text))}, {"age_ms", json_double(span(c->formed_ns, now) / 1e6)},
         {"ended_ms", json_double(span(c->ended_ns, now) / 1e6)}, {"turns", json_int(c->turns)}, {"pids", pids},
-        {"operators", records_parse(c, most, now)});
+        {"operators", records_parse(c, most, now)}, {"runs", json_int(c->launched.ended)}, {"run", launched_parse(c, now)});
 }
 
 struct json_object *flight_parse(const struct flight *f, int64_t comm, unsigned most, uint64_t now_ns)

@@ -240,8 +240,7 @@ int metrics_open(struct broker *b)
 
     if (!*where)
         return 0;
-    sock = *where == '/' ? socket_listen(b, "METRICS_LISTEN", where, b->config.socket_group, SOCK_STREAM)
-                         : listener_after(b, loopback_listen, where);
+    sock = *where == '/' ? socket_listen(b, "METRICS_LISTEN", where, SOCK_STREAM) : listener_after(b, loopback_listen, where);
     if (sock < 0) {
         if (*where != '/')
             log_error("METRICS_LISTEN %s: %s", where, strerror(-sock));

@@ -106,7 +106,8 @@ void job_ledger_adopt(struct job *j, int fd)
     if (l && !fstat(fd, &st) && st.st_size == (off_t)LEDGER_BYTES)
         l->flight = ledger_map(fd);
     (void)close(fd);
-    if (l && l->flight && l->flight->magic == FLIGHT_MAGIC && l->flight->version == FLIGHT_VERSION) {
+    if (l && l->flight && l->flight->magic == FLIGHT_MAGIC && l->flight->version == FLIGHT_VERSION &&
+        meter_get(&ledger_meters(l->flight)->ncounters) == COUNTERS) {
         j->ledger = l;
         return;
     }

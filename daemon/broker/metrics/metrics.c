@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * metrics.c - all metrics as OpenMetrics text, version 1.0.0. The number of samples is bounded: labels are operators, schedules and reasons of
- * fixed lists, users who have jobs, and nodes that this broker knows.
+ * fixed lists, users who have jobs, the first USERS_MAX of them, and nodes that this broker knows.
  */
 #include "daemon/broker/metrics/metrics.h"
 
@@ -183,20 +183,52 @@ static struct usage user_usage(const struct broker *b, uid_t uid)
     return u;
 }
 
+static bool is_shown(const struct user *u, uid_t asks)
+{
+    return u->jobs && (u->uid == asks || asks == 0 || asks == geteuid());
+}
+
+/* What the users in front of the list have together, which are those that came last: the others have rows of their own. */
+static struct usage usage_of_rest(const struct broker *b, uid_t asks, unsigned rest)
+{
+    struct usage sum = {0};
+    const struct user *u;
+
+    LIST_FOREACH(u, &b->users, link) {
+        if (!rest)
+            break;
+        if (!is_shown(u, asks))
+            continue;
+        struct usage usage = user_usage(b, u->uid);
+        for (int k = 0; k < USAGES; k++)
+            sum.of[k] = sum_bounded(sum.of[k], usage.of[k]);
+        rest--;
+    }
+    return sum;
+}
+
 static void users_print(FILE *out, const struct broker *b, uid_t asks)
 {
     const struct user *u;
+    unsigned shown = 0;
 
+    LIST_FOREACH(u, &b->users, link)
+        shown += is_shown(u, asks);
+    const unsigned rest = shown > USERS_MAX ? shown - USERS_MAX : 0;
+    const struct usage together = usage_of_rest(b, asks, rest);
     for (int k = 0; k < USAGES; k++) {
+        unsigned skip = rest;
         family_begin(out, usages[k].user);
         LIST_FOREACH(u, &b->users, link) {
-            struct usage usage = user_usage(b, u->uid);
             char uid[16];
-            if (!u->jobs || (u->uid != asks && asks != 0 && asks != geteuid()))
+            if (!is_shown(u, asks) || (skip && skip--))
                 continue;
+            struct usage usage = user_usage(b, u->uid);
             (void)snprintf(uid, sizeof(uid), "%u", u->uid);
             sample(out, usages[k].user, labels1("uid", uid).text, usage.of[k]);
         }
+        if (rest)
+            sample(out, usages[k].user, labels1("uid", "other").text, together.of[k]);
     }
 }
 

@@ -17,6 +17,7 @@
 
 /* ---- ledgers.c ---- */
 
+#define USERS_MAX 100 /* users with jobs who have rows of their own; more are shown together, as uid "other" */
 #define LINKS_MAX 128 /* nodes and transports that are counted one by one; more are counted together, as node "other" */
 
 /* The counters of a link; the order is that of the fields of struct meter_node. */

@@ -127,6 +127,7 @@ struct comm {
     uint32_t bind_refused[BIND_REFUSED]; /* requests of rank 0 to bind an operator that never is to be bound */
     unsigned bind_nrefused;
     uint64_t bind_again;           /* no operator is bound before this one */
+    uint64_t runs;                 /* of prepared operators, which ranks launch, that have ended and been seen */
     uint64_t bound_runs, recalled; /* numbers of operators that the ranks have launched, and of those that they could not run */
 
     struct member members[]; /* [nranks] */
@@ -205,6 +206,8 @@ void comm_deadline_set(struct comm *c);
 /* "; rank 0 waits in all_reduce, which fccd launches; rank 1 waits in all_reduce, run 7, which it has launched itself": such ranks wait for each
  * other. Empty unless there are ranks of both kinds. */
 void comm_apart_say(const struct comm *c, char *text, size_t room);
+/* For the text of a time limit: where what came before is recorded; "": nowhere. */
+const char *comm_flight_hint(const struct comm *c);
 /* The callback of comm.timer. */
 void comm_deadline_passed(evutil_socket_t sock, short what, void *comm);
 

@@ -115,8 +115,7 @@ static bool nodes_missing(const struct comm *c, char *text, size_t room)
     return awaited;
 }
 
-/* For the text of a time limit: where its operator and those before it are recorded. */
-static const char *flight_hint(const struct comm *c)
+const char *comm_flight_hint(const struct comm *c)
 {
     return c->flight ? " ('fccctl flight' shows the operators before it)" : "";
 }
@@ -150,11 +149,11 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
         meter_limit(c->worker, METER_LIMIT_COME);
         comm_abort(c, -ETIMEDOUT, "%s #%llu: the stream of %s did not come to it within the time limit of %u ms%s",
                    op_name(c->dev.current->problem->op), (unsigned long long)c->dev.current->span.number, missing,
-                   c->dev.time_limit_ms, flight_hint(c));
+                   c->dev.time_limit_ms, comm_flight_hint(c));
     } else if (c->dev.current) {
         meter_limit(c->worker, METER_LIMIT_RUN);
         comm_abort(c, -ETIMEDOUT, "%s #%llu ran longer than the time limit of %u ms%s", op_name(c->dev.current->problem->op),
-                   (unsigned long long)c->dev.current->span.number, c->dev.time_limit_ms, flight_hint(c));
+                   (unsigned long long)c->dev.current->span.number, c->dev.time_limit_ms, comm_flight_hint(c));
     } else if (nodes_missing(c, missing, sizeof(missing))) {
         meter_limit(c->worker, METER_LIMIT_FORM);
         comm_abort(c, -ETIMEDOUT, "the communicator did not form within %u ms: all ranks have joined; not ready: %s",
@@ -173,7 +172,7 @@ void comm_deadline_passed(evutil_socket_t sock, short what, void *arg)
         meter_limit(c->worker, METER_LIMIT_COME);
         comm_abort(c, -ETIMEDOUT, "%s #%llu: %s did not come within the time limit of %u ms%s%s%s",
                    first ? submission_name(first) : "?", (unsigned long long)c->operators + 1, missing, c->dev.time_limit_ms,
-                   alone, apart, flight_hint(c));
+                   alone, apart, comm_flight_hint(c));
     }
     comm_release(c);
 }

@@ -43,6 +43,24 @@ struct flight_comm *flight_open(struct worker *w, uint32_t number, int nranks)
     return f;
 }
 
+void flight_launched(struct flight_comm *f, const struct flight_launched *now)
+{
+    if (!f)
+        return;
+    struct flight_launched *l = &f->launched;
+    __atomic_store_n(&l->ended, now->ended, __ATOMIC_RELAXED);
+    const uint32_t prepared = atomic_load_explicit(&l->prepared, memory_order_relaxed);
+    if (!prepared && !now->prepared)
+        return;
+    if (prepared == now->prepared && l->run == now->run && l->missing == now->missing)
+        return;
+    atomic_store_explicit(&l->prepared, 0, memory_order_relaxed); /* and what follows behind it, as in flight_came() */
+    const uint64_t what[] = {now->op, now->since_ns, now->missing};
+    __atomic_store_n(&l->run, now->run, __ATOMIC_RELEASE);
+    flight_words_store(&l->op, what, sizeof(what));
+    atomic_store_explicit(&l->prepared, now->prepared, memory_order_release);
+}
+
 void flight_close(struct flight_comm *f, enum flight_comm_state state, int status, const char *text)
 {
     if (!f || f->ended_ns)

@@ -12,6 +12,8 @@
 /* A communicator has formed: a place for its records. The places of those that ended first are taken again. NULL: there is no recorder, no
  * memory for it, or as many communicators are recorded as there are places. */
 struct flight_comm *flight_open(struct worker *w, uint32_t number, int nranks);
+/* What the ranks have launched: the run that has been under way for longest (prepared 0: none), and how many have ended. */
+void flight_launched(struct flight_comm *f, const struct flight_launched *now);
 /* It has ended. */
 void flight_close(struct flight_comm *f, enum flight_comm_state state, int status, const char *text);
 

@@ -27,6 +27,13 @@ static inline void meter_ended(const struct worker *w, unsigned op, enum meter_s
     meter_time(&c->run[op], run_ns);
 }
 
+/* So many runs have ended that the ranks' processes have launched, of which the worker sees no more than that. */
+static inline void meter_runs(const struct worker *w, unsigned op, uint64_t runs)
+{
+    if (w->meters && op < FCC_OP_COUNT)
+        meter_add(&w->meters->counters.operators[op][METER_SCHEDULE_PREPARED], runs);
+}
+
 static inline void meter_limit(const struct worker *w, enum meter_limit what)
 {
     if (w->meters)

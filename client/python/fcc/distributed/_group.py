@@ -390,15 +390,19 @@ class ProcessGroup(dist.ProcessGroup):
         limit = timeout if isinstance(timeout, timedelta) and timeout.total_seconds() >= 0 else self._limit
         monitored_barrier(self._store_, f"fcc/barrier{self._barriers}", self._rank_, self._size_, limit, wait_all_ranks)
 
-    def cpu_communicator(self) -> Communicator:
-        """The group's communicator on the cpu. Raises ArgumentError if no operation has needed it yet."""
+    def communicator(self) -> tuple[str, Communicator]:
+        """A communicator that the group has, first on the cpu, and on which kind of device. Raises ArgumentError if no operation has needed
+        one yet."""
         self._own_check("shrink")
-        return self._devices["cpu"].communicator()
+        for kind, device in self._devices.items():
+            if device.has_joined():
+                return kind, device.communicator()
+        raise ArgumentError("shrink: group: it has run nothing yet: it has no communicator")
 
-    def of_left(self, store: dist.Store, made: Communicator) -> ProcessGroup:
-        """A group of the ranks of `made`, which has taken the place of this group's communicator on the cpu."""
+    def of_left(self, store: dist.Store, kind: str, made: Communicator) -> ProcessGroup:
+        """A group of the ranks of `made`, which has taken the place of this group's communicator on such a device. On another kind it meets anew."""
         group = type(self)(store, made.rank, made.size, self._limit)
-        group._devices["cpu"].take(made)
+        group._devices[kind].take(made)
         return group
 
     def shutdown(self) -> None:

@@ -28,17 +28,17 @@ def shrink(group: Any = None, exclude: Sequence[int] = ()) -> Any:
     `group` is ended; if it was the default group, the new one is, and other groups are to be made anew. The store stays the old one: with a TCPStore
     in rank 0's process the death of rank 0 is the store's, too; torchrun keeps it elsewhere.
 
-    Raises: what Communicator.shrink() raises, as it is; ArgumentError if the group is not of the backend fcc, or has run nothing on the cpu yet."""
+    Raises: what Communicator.shrink() raises, as it is; ArgumentError if the group is not of the backend fcc, or has run nothing yet."""
     from ._group import ProcessGroup
     was_default = group is None or group is dist.group.WORLD
     group = dist.group.WORLD if group is None else group
     if not isinstance(group, ProcessGroup):
         raise ArgumentError("shrink: group: allowed are process groups of the backend fcc")
-    communicator = group.cpu_communicator()
+    kind, communicator = group.communicator()
     ranks = dist.get_process_group_ranks(group)
     made, left = _made_of(communicator, exclude)
     name, (backend, store) = f"{group.group_name}:left{'-'.join(map(str, left))}", c10d._world.pg_map[group]
-    new = group.of_left(dist.PrefixStore(name, store), made)
+    new = group.of_left(dist.PrefixStore(name, store), kind, made)
     group.abort()
     config = c10d._world.pg_backend_config.get(group, "fcc")
     c10d._cleanup_process_group_global_state(group) if hasattr(c10d, "_cleanup_process_group_global_state") else _forget(group)

@@ -15,6 +15,7 @@
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/stream.h"
 #include "daemon/worker/engine/endpoint.h"
+#include "daemon/worker/engine/flight.h"
 #include "daemon/worker/engine/meter.h"
 #include "kernels/gpu/bound.h"
 #include "kernels/plan/spec.h"
@@ -23,7 +24,8 @@
 
 /* The interval at which runs are checked. A run is seen up to one late, and so is its limit: together less than 100 ms. */
 #define WATCH_MS 40
-#define REFUSED_MS 1000 /* time in which a rank's process may repeat a run that it has refused, while others wait for it */
+#define RUNS_MOST (1u << 20) /* that a GPU ends between two looks, by far. More is what a program has scribbled there */
+#define REFUSED_MS 1000      /* time in which a rank's process may repeat a run that it has refused, while others wait for it */
 
 struct prepared *prepared_find(const struct comm *c, uint32_t number)
 {
@@ -146,6 +148,18 @@ void prepared_kernels_end(const struct prepared *p)
         kernels_end(p, r);
 }
 
+/* Counts the runs that have ended since the last look. All ranks take part in each, so rank 0's are all. */
+static void runs_count(struct prepared *p)
+{
+    const uint32_t ended = progress_of(p, 0).ended, more = ended - p->counted;
+
+    if (p->repeated || p->comm->state != COMM_ACTIVE)
+        return;
+    p->counted = ended;
+    p->comm->runs += more <= RUNS_MOST ? more : 0;
+    meter_runs(p->comm->worker, p->op, more <= RUNS_MOST ? more : 0);
+}
+
 /* A rank frees the operator. Its memory stays, because others' kernels may still use it. */
 static void rank_drop(struct prepared *p, const struct member *m)
 {
@@ -155,6 +169,8 @@ static void rank_drop(struct prepared *p, const struct member *m)
         return;
     binding_end(p);
     rank->last = progress_of(p, m->rank);
+    if (m->rank == 0)
+        runs_count(p);
     atomic_store_explicit(&m->session->memory->bindings[rank->place].number, 0, memory_order_relaxed);
     rank->held = false;
     /* A kernel may come yet where the communicator is over, and write there: then nobody gets the place. */
@@ -294,14 +310,38 @@ static const struct error *run_refusal(const struct prepared *p, uint32_t run, u
 /* ---- watching ---- */
 
 /* The operator that a rank's newest run is: rings are all collectives', and their kernels say which (kernels/gpu/rings.h). */
-static const char *run_name(const struct prepared *p, int r)
+static enum fcc_op run_op(const struct prepared *p, int r)
 {
     const struct prepared_rank *rank = &p->ranks[r];
 
     if (!is_rings(p) || !rank->held)
-        return op_name(p->op);
+        return p->op;
     const struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[rank->place];
-    return op_name((enum fcc_op)(atomic_load_explicit(&words->begun, memory_order_relaxed) >> 32));
+    return (enum fcc_op)(atomic_load_explicit(&words->begun, memory_order_relaxed) >> 32);
+}
+
+static const char *run_name(const struct prepared *p, int r)
+{
+    return op_name(run_op(p, r));
+}
+
+/* For the flight recorder: the run that has been under way for longest, and how many have ended. */
+static void runs_record(struct comm *c)
+{
+    struct flight_launched now = {.ended = c->runs};
+    const struct prepared *p;
+    struct progress at;
+
+    LIST_FOREACH(p, &c->prepared, link)
+        for (int r = 0; r < c->nranks; r++) {
+            if (p->repeated || !is_running(p, r, &at) || (now.prepared && p->ranks[r].since_ns >= now.since_ns))
+                continue;
+            now = (struct flight_launched){
+                .prepared = p->number, .run = at.begun, .op = run_op(p, r), .since_ns = p->ranks[r].since_ns, .ended = c->runs};
+            for (int other = 0; other < c->nranks && other < FLIGHT_RANKS; other++)
+                now.missing |= (uint64_t)is_missing(p, other, at.begun) << other;
+        }
+    flight_launched(c->flight, &now);
 }
 
 const char *prepared_run_of(const struct member *m, uint32_t *run)
@@ -366,12 +406,12 @@ static bool run_watch(struct prepared *p, int r, uint64_t now)
     } else if (count) {
         comm_apart_say(c, apart, sizeof(apart));
         meter_limit(c->worker, METER_LIMIT_COME);
-        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms%s",
-                   run_name(p, r), p->number, at.begun, missing, c->dev.time_limit_ms, apart);
+        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: %s did not come within the time limit of %u ms%s%s",
+                   run_name(p, r), p->number, at.begun, missing, c->dev.time_limit_ms, apart, comm_flight_hint(c));
     } else {
         meter_limit(c->worker, METER_LIMIT_RUN);
-        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: rank %d ran longer than the time limit of %u ms", run_name(p, r),
-                   p->number, at.begun, r, c->dev.time_limit_ms);
+        comm_abort(c, -ETIMEDOUT, "%s, prepared as %u, run %u: rank %d ran longer than the time limit of %u ms%s",
+                   run_name(p, r), p->number, at.begun, r, c->dev.time_limit_ms, comm_flight_hint(c));
     }
     return true;
 }
@@ -396,10 +436,13 @@ static void runs_watch(evutil_socket_t sock, short what, void *arg)
         if (s && s->memory && !s->broken)
             (void)s->worker->session_poll(s);
     }
-    LIST_FOREACH(p, &c->prepared, link)
+    LIST_FOREACH(p, &c->prepared, link) {
+        runs_count(p);
         for (int r = 0; r < c->nranks && c->state == COMM_ACTIVE; r++)
             if (clash_watch(p, r) || run_watch(p, r, now))
                 return;
+    }
+    runs_record(c);
 }
 
 int prepared_watch_begin(struct comm *c, struct error *e)

@@ -112,12 +112,12 @@ static void on_timer(evutil_socket_t sock, short what, void *arg)
         if (c->members[r].remote || !w->request)
             continue;
         missing_say(c, &w->entry, missing, sizeof(missing));
-        (void)snprintf(text, sizeof(text), "rank %d: %s: %s did not come within the time limit of %u ms", r,
+        (void)snprintf(text, sizeof(text), "rank %d: %s: %s did not come within the time limit of %u ms%s", r,
                        names[w->entry.how],
                        c->dev.current ? "an operator has not ended, and the other ranks"
                        : *missing     ? missing
                                       : "the decision of another node",
-                       c->dev.time_limit_ms);
+                       c->dev.time_limit_ms, comm_flight_hint(c));
         w->entry.round = 0;
         if (c->nodes && w->told)
             span(c)->regroup_tell(c, r, &w->entry);
