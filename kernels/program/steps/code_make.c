@@ -1,39 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * code_make.c - the code of a step: instructions are made in the order of the operations, on as many values as there are; then values get registers.
+ * code_make.c - the code of a step: instructions are made in the order of the operations, on as many values as there are; then values get registers
+ * (code_words.c).
  */
 #include <stdio.h>
 
 #include "kernels/program/inside.h"
-#include "kernels/program/steps/inside.h"
-
-#define VALUES_MAX (2 * CODE_INSTRUCTIONS_MAX)
-
-struct maker {
-    struct stepping *s;
-    struct program_step *step;
-    struct value domain;      /* whose elements are worked on */
-    struct step_place result; /* with `gives`: of the value that all ranks get */
-    bool sliced;
-    bool reduces, gives; /* whether register 0 has the sum over the ranks; whether all ranks get a result */
-    int64_t tensors;     /* of the table; 0: none */
-    int64_t kind;
-    struct code_operand operands[CODE_OPERANDS_MAX];
-    int loaded[CODE_OPERANDS_MAX]; /* the value of an operand's elements; 0: not loaded */
-    int noperands;
-    struct {
-        struct code_instruction code; /* with no registers yet */
-        int to, from[3];              /* values */
-        int32_t node;                 /* whose number is filled in; -1: none */
-    } body[CODE_INSTRUCTIONS_MAX];
-    int nbody;
-    int values;            /* so many; the first is 1 */
-    int last[VALUES_MAX];  /* the last instruction that uses a value */
-    int place[VALUES_MAX]; /* its register; -1: none yet */
-    struct sum_plan sums[CODE_SUMS_MAX];
-    int nsums;
-    uint32_t ntouched; /* operations whose `reg` is set: s->touched */
-};
+#include "kernels/program/steps/code_maker.h"
 
 /* Memory of a step's that other ranks use. */
 struct shared_places {
@@ -314,93 +287,6 @@ static int node_code(struct maker *m, int32_t node, const struct group_shape *g)
     return stored_place(m->s, node) ? m->s->e->status : store_add(m, n, node, m->s->reg[node]);
 }
 
-/* ---- registers ---- */
-
-static bool is_without_register(const struct code_instruction *i)
-{
-    return i->op == CODE_STORE || i->op == CODE_SUM;
-}
-
-static bool registers_give(struct maker *m)
-{
-    uint64_t taken = m->reduces ? 1 : 0;
-
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < m->nbody; i++) {
-            const bool number = m->body[i].code.op == CODE_NUMBER;
-            for (int k = 0; pass == 1 && !number && k < 3; k++) {
-                const int value = m->body[i].from[k];
-                if (value && m->last[value] == i && m->place[value] >= 0 && m->place[value] < CODE_REGISTERS)
-                    taken &= ~(UINT64_C(1) << m->place[value]);
-            }
-            if (number != (pass == 0) || is_without_register(&m->body[i].code))
-                continue;
-            if (taken == UINT64_MAX)
-                return false;
-            m->place[m->body[i].to] = __builtin_ctzll(~taken);
-            taken |= UINT64_C(1) << m->place[m->body[i].to];
-        }
-    }
-    return true;
-}
-
-/* Numbers are kept for all blocks. */
-static void numbers_keep(struct maker *m)
-{
-    for (int i = 0; i < m->nbody; i++)
-        if (m->body[i].code.op == CODE_NUMBER)
-            m->last[m->body[i].to] = m->nbody;
-}
-
-static int words_write(struct maker *m, int result)
-{
-    struct program_step *step = m->step;
-    const struct value *d = &m->domain;
-    const bool rows = m->sliced && !(m->reduces && d->layout != LAYOUT_SLICED);
-    const int64_t elements = value_elements(d),
-                  first = rows && elements ? d->shape[d->layout == LAYOUT_SLICED ? d->sliced : 0] : elements;
-    const struct code_head head = {.kind = m->kind,
-                                   .rows = first,
-                                   .inner = first > 0 ? (elements / first > 0 ? elements / first : 1) : 1,
-                                   .sliced = m->sliced,
-                                   .result = result,
-                                   .operands = m->noperands,
-                                   .instructions = m->nbody,
-                                   .tensors = m->tensors};
-    const size_t operands = (size_t)m->noperands * sizeof(m->operands[0]),
-                 bytes = sizeof(head) + operands + (size_t)m->nbody * sizeof(struct code_instruction) +
-                         (m->tensors ? ((size_t)m->tensors + 1) * sizeof(int64_t) : 0);
-    unsigned char *to = calloc(1, bytes);
-    uint32_t n = 0;
-
-    step->numbers = calloc((size_t)m->nbody + 1, sizeof(*step->numbers));
-    step->words = (int64_t *)(void *)to;
-    step->nwords = bytes / sizeof(int64_t);
-    if (!to || !step->numbers)
-        return program_no_memory(m->s->e);
-    memcpy(to, &head, sizeof(head));
-    if (m->tensors) /* until it is said how long they are, the last one has all */
-        step->words[step->nwords - 1] = elements;
-    memcpy(to + sizeof(head), m->operands, operands);
-    struct code_instruction *code = (struct code_instruction *)(void *)(to + sizeof(head) + operands);
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < m->nbody; i++) {
-            if ((m->body[i].code.op == CODE_NUMBER) != (pass == 0))
-                continue;
-            struct code_instruction *c = &code[n];
-            *c = m->body[i].code;
-            c->to = is_without_register(c) ? 0 : (uint8_t)m->place[m->body[i].to];
-            for (int k = 0; k < 3; k++)
-                if (m->body[i].from[k])
-                    c->from[k] = (uint8_t)m->place[m->body[i].from[k]];
-            if (m->body[i].node >= 0)
-                step->numbers[step->nnumbers++] = (struct step_number){n, m->body[i].node};
-            n++;
-        }
-    }
-    return 0;
-}
-
 /* ---- the step ---- */
 
 /* The operation whose value all ranks get; -1: none. */
@@ -461,7 +347,6 @@ static int code_fill(struct maker *m, int32_t begin, int32_t end, const struct g
             return m->s->e->status;
         m->last[result] = m->nbody;
     }
-    numbers_keep(m);
     if (!registers_give(m))
         return too_large(m, &m->s->p->nodes[end - 1]);
     return words_write(m, m->gives ? m->place[result] : CODE_NO_RESULT);
