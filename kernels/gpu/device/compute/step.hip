@@ -420,9 +420,10 @@ template <typename T> struct program_step {
     {
         const int64_t each = begin(of, run, slice);
         const struct gpu_shape &shape = of.fixed->shape;
-        const struct vector_piece piece = reduces() || gives() ? vector_piece_reduced(shape, plan->rank, slice)
-                                                    : vector_piece_make(shape, c.step->begin + (int64_t)slice.col * shape.unit,
-                                                                        slice.cols, c.step->begin + c.step->count);
+        const struct vector_piece piece = reduces() || gives()
+                                              ? vector_piece_reduced(shape, plan->rank, slice)
+                                              : vector_piece_make(shape, c.step->begin + (int64_t)slice.col * shape.unit,
+                                                                  slice.cols, c.step->begin + c.step->count);
 
         if (nsums) {
             sums_do(each, piece);
