@@ -202,6 +202,15 @@ static int group_make(struct fcc_program *p)
     return 0;
 }
 
+/* Whether a program has found that. */
+static bool is_over_nodes(const struct fcc_comm *comm)
+{
+    (void)pthread_mutex_lock(&comm->context->lock);
+    const bool is = comm->is_over_nodes;
+    (void)pthread_mutex_unlock(&comm->context->lock);
+    return is;
+}
+
 /* Once more, as ranks on several nodes run it. NULL: *status says why, on all ranks. */
 static struct fcc_program *program_cut_anew(struct fcc_program *p, const struct given *given, int *status)
 {
@@ -237,7 +246,7 @@ int fcc_program_open(fcc_comm *comm, const char *text, size_t length, const stru
     else if (!out)
         (void)error_set(&e, -EINVAL, "out: NULL: not allowed");
     else
-        p = program_new(comm, &given, comm->is_over_nodes || comm->context->version < FCC_PROTO_HALVES, &e);
+        p = program_new(comm, &given, is_over_nodes(comm) || comm->context->version < FCC_PROTO_HALVES, &e);
     if (!p)
         return operator_refuse_all(comm, FCC_PROGRAM_STEP, e.status, e.text);
     const bool of_one_node = is_of_one_node(p);

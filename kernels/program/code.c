@@ -312,11 +312,17 @@ uint32_t code_loads(const struct code *code)
     return tensors_of(code, CODE_LOAD);
 }
 
-/* The text's words: kind, number of lines for each hash, the hash of the sizes, then those of lines. */
+/* The text's words: kind, number of lines for each hash, the hash of the sizes, and of the parameters, whether its steps are of one node, then those of
+ * lines. */
 static int text_match(const int64_t *words, size_t count, int rank, const int64_t *first, size_t first_count, struct error *e)
 {
+    const size_t shares = offsetof(struct code_head, result) / sizeof(words[0]);
     size_t i = HEAD_WORDS;
 
+    if (words[shares] != first[shares])
+        return error_set(
+            e, -EINVAL,
+            "program: rank %d's library cuts it into other steps than rank 0's: allowed is one version on all ranks", rank);
     if (words[2] != first[2])
         return error_set(e, -EINVAL, "program: rank %d has other sizes than rank 0", rank);
     if (words[3] != first[3])

@@ -41,7 +41,8 @@ static bool group_find(const struct program *p, int32_t begin, int32_t end, stru
     for (int32_t i = begin; i < end; i++) {
         const struct node *n = &p->nodes[i];
         const bool reduces = n->op == OP_REDUCE_SCATTER || n->op == OP_ALL_REDUCE;
-        if (n->value.table == TABLE_OF_TENSORS && n->op != OP_PARAMETER)
+        if (n->value.table == TABLE_OF_TENSORS && n->op != OP_PARAMETER &&
+            (p->over_nodes || node_is_statement(n) || node_is_sum(n))) /* others are numbers in the elements' code */
             return false;
         sums |= node_is_sum(n);
         if (reduces && out->head < 0)

@@ -29,8 +29,10 @@ new = {before} - lr * ratio * u
 {master}p = all_gather({result})
 
 schedule
-fuse a, m, v, u, wide, long as moments
-{fused}"""
+fuse s, a, m, v, u as moments
+fuse wide, long as norms
+fuse new, {w}p as step
+"""
 
 
 class LAMB(ShardedOptimizer):
@@ -72,7 +74,7 @@ class LAMB(ShardedOptimizer):
         mixed = dtype != "f32"
         return Program(_TEXT.format(dtype=dtype, p="out" if mixed else "inout", state="m, v, w" if mixed else "m, v", before="w" if mixed else "as_slice(p, 0)",
                                     gradient="f32(s)" if mixed else "s", master="w = new\n" if mixed else "", result=f"{dtype}(w)" if mixed else "new",
-                                    fused="fuse new, w as step\n" if mixed else ""))
+                                    w="w, " if mixed else ""))
 
     def _numbers(self, group: dict[str, Any], step: int) -> dict[str, float]:
         beta1, beta2 = (float(b) for b in group["betas"])
