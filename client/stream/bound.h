@@ -86,6 +86,12 @@ void prepared_load(const struct fcc_comm *comm);
  * this process cannot use it, and has told the worker so. Slow. The communicator owns the result. */
 struct fcc_prepared *prepared_adopt(struct fcc_comm *comm, uint32_t number, uint32_t place,
                                     const struct prepared_wanted *wanted);
+/* The plug-in is the process's: whatever the context, one thread at a time opens and closes operators. */
+extern pthread_mutex_t prepared_plugin_lock;
+/* The program does not use the operator any more. Graphs may still replay its runs, which are over then. */
+void prepared_end(struct fcc_prepared *p);
+/* Tell the worker that this process has no use for it. */
+void prepared_tell_freed(const struct fcc_prepared *p);
 /* Have all runs of a repeated operator ended? */
 bool prepared_is_idle(const struct fcc_prepared *p);
 /* comm->order held, the GPU is the current one. Put the next run of a repeated operator onto the stream. 0, -EIO. */
