@@ -9,12 +9,10 @@
 
 #include "kernels/sim/inside.h"
 
-bool array_room(void *array, uint32_t used, uint32_t *room, size_t size)
+bool array_grow(void *array, uint32_t *room, size_t size)
 {
     void **p = array, *grown;
 
-    if (used < *room)
-        return true;
     const uint32_t more = *room ? 2 * *room : 64;
     grown = realloc(*p, more * size);
     if (!grown)
@@ -24,13 +22,13 @@ bool array_room(void *array, uint32_t used, uint32_t *room, size_t size)
     return true;
 }
 
-bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *room, size_t size)
+bool ring_grow(void *ring, uint32_t first, uint32_t *room, size_t size)
 {
     const uint32_t was = *room;
 
-    if (!array_room(ring, n, room, size))
+    if (!array_grow(ring, room, size))
         return false;
-    if (was && *room > was) { /* what stood at the ring's beginning follows what stands at its end, now that there is room */
+    if (was) { /* what stood at the ring's beginning follows what stands at its end, now that there is room */
         char *bytes = *(void **)ring;
         memcpy(bytes + was * size, bytes, first * size);
     }
@@ -174,12 +172,26 @@ static unsigned earliest(struct sim *s, const struct event **out)
     return where;
 }
 
-uint64_t event_next(struct sim *s)
+bool event_due(struct sim *s)
 {
+    const struct events *q = &s->events;
+    const struct moved *first = q->n ? moved_of(s, &q->heap[0]) : NULL;
     const struct event *e;
 
-    (void)earliest(s, &e);
-    return e ? e->at : NEVER;
+    for (unsigned k = 0; k < LANES; k++)
+        if (q->lane[k].n && q->lane[k].ring[q->lane[k].first].at <= s->now)
+            return true;
+    if (first &&
+        first->at ==
+            NEVER) { /* it has just been taken: it goes down once it is known where to, and none comes before those below it */
+        bool due = false;
+        for (uint32_t k = 1; k <= 4 && k < q->n; k++)
+            due |= q->heap[k].at <= s->now;
+        if (!due)
+            return false;
+    }
+    e = first_of(s);
+    return e && e->at <= s->now;
 }
 
 bool event_take(struct sim *s, struct event *out)

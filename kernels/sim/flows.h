@@ -12,6 +12,7 @@
 
 #define MARK_NEVER (INT64_C(1) << 61) /* more than any sum: the link is not looked at */
 #define MARK_ALWAYS (-MARK_NEVER)     /* less than any: it is, whatever changes */
+#define SPARE_ALWAYS MARK_NEVER       /* no link has more room than this */
 
 static inline const uint32_t *flow_path(const struct sim *s, uint32_t id)
 {
@@ -43,7 +44,7 @@ static inline void link_mark_set(struct sim *s, uint32_t i)
              : !full     ? (int64_t)l->bytes_s
              : slack > 0 ? (int64_t)floor(l->found + slack)
                          : MARK_ALWAYS);
-    s->spares[i] = full && !l->fixed && slack > 0 ? s->marks[i] - (int64_t)ceil(l->found - slack) : INT64_MAX;
+    s->spares[i] = full && !l->fixed && slack > 0 ? s->marks[i] - (int64_t)ceil(l->found - slack) : SPARE_ALWAYS;
 }
 
 /* The link is looked at before time moves on. */
@@ -55,7 +56,7 @@ static inline void link_touch(struct sim *s, uint32_t i)
         return;
     s->links[i].dirty = true;
     mark_set(s, i, MARK_NEVER);
-    s->spares[i] = INT64_MAX;
+    s->spares[i] = SPARE_ALWAYS;
     at = s->first_dirty_link + s->ndirty_links++;
     s->dirty_links[at < s->nlinks ? at : at - s->nlinks] = i;
 }
@@ -117,17 +118,19 @@ static inline uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_
 }
 
 /* Gives a flow a rate: its links and memories notice. It goes through the links in steps, whatever their number, as a branch that is guessed wrong costs more
- * than links that are none; and a link that is to be looked at shows as the sign of what room it has, so nothing is compared. */
+ * than links that are none; and a link that is to be looked at shows as the sign of what room it has, or with a tolerance of what it may have, so nothing is
+ * compared. */
 static inline void flow_rate_set(struct sim *s, uint32_t id, double rate)
 {
     struct pace *p = &s->paces[id];
-    const uint32_t *path = flow_path(s, id);
+    const uint32_t *path = flow_path(s, id), n = p->padded;
+    const bool tolerates = s->m.fabric.tolerance > 0; /* without one no link is looked at because it has too much room */
     int64_t *rooms = s->rooms, off = 0;
     const double change = rate - p->rate;
     const int64_t whole = (int64_t)change;
 
     p->rate = rate;
-    for (unsigned k = 0; k < p->padded; k += PATH_STEP) { /* a way has no link twice */
+    for (uint32_t k = 0; k < n; k += PATH_STEP) { /* a way has no link twice */
         const int64_t a = rooms[path[k]] - whole, b = rooms[path[k + 1]] - whole, c = rooms[path[k + 2]] - whole,
                       d = rooms[path[k + 3]] - whole;
         rooms[path[k]] = a;
@@ -135,10 +138,11 @@ static inline void flow_rate_set(struct sim *s, uint32_t id, double rate)
         rooms[path[k + 2]] = c;
         rooms[path[k + 3]] = d;
         off |= a | b | c | d;
+        if (tolerates) {
+            const int64_t *spares = s->spares;
+            off |= (spares[path[k]] - a) | (spares[path[k + 1]] - b) | (spares[path[k + 2]] - c) | (spares[path[k + 3]] - d);
+        }
     }
-    if (s->m.fabric.tolerance > 0) /* without one no link is looked at because it has too much room */
-        for (unsigned k = 0; k < p->padded; k++)
-            off |= -(int64_t)(rooms[path[k]] > s->spares[path[k]]);
     if (off < 0)
         flow_links_look(s, id);
     if (s->traced >= 0)

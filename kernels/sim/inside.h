@@ -45,6 +45,22 @@ static inline uint64_t ps_after(uint64_t at, uint64_t ps)
     return at + ps < END_OF_TIME ? at + ps : END_OF_TIME;
 }
 
+/* ---- arrays that grow: rarely, and they are asked at every flow and event ---- */
+
+bool array_grow(void *array, uint32_t *room, size_t size);
+bool ring_grow(void *ring, uint32_t first, uint32_t *room, size_t size);
+
+/* Room for one more. */
+static inline bool array_room(void *array, uint32_t used, uint32_t *room, size_t size)
+{
+    return used < *room || array_grow(array, room, size);
+}
+/* Room for one more in a ring of `n` from `first` on; room is a power of two. */
+static inline bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *room, size_t size)
+{
+    return n < *room || ring_grow(ring, first, room, size);
+}
+
 /* ---- events.c: the queue, earliest first; of one time, in the order in which they were put ---- */
 
 enum event_kind {
@@ -84,8 +100,8 @@ bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 /* Moves an event of a memory or a link, of which there is one at most; NEVER takes it out. */
 bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 bool event_take(struct sim *s, struct event *out);
-/* The time of the earliest one; NEVER: there is none. */
-uint64_t event_next(struct sim *s);
+/* Whether another one happens at this moment. */
+bool event_due(struct sim *s);
 
 /* ---- links.c ---- */
 
@@ -124,14 +140,26 @@ struct pace {
     uint32_t holder;        /* the link that holds it back */
     uint32_t memory[2];     /* what it reads from and stores to; sim.nmemories: a memory that it does not load */
     uint8_t nlinks, padded; /* padded: nlinks and so many links that are none that they are a multiple of PATH_STEP */
+    uint8_t nwide;          /* links of its way that cannot be full */
+};
+/* A message's flow that has ended, and is on its links still: often the same adapter's next message is to the same node. */
+struct stopped {
+    uint32_t flow, adapter; /* flow: NONE: there is none */
+    uint16_t to;
+    uint64_t latency;
 };
 /* path_most: the most links that a flow has. */
+struct message;
 bool links_new(struct sim *s, uint32_t n, unsigned path_most);
 void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed);
 /* Returns its number, or NONE: no memory. `path`: of nlinks links, at least one. */
 uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
                     uint32_t owner, enum flow_kind kind);
 void flow_end(struct sim *s, uint32_t id);
+/* Ends one of a message, but for its links: flow_again() begins it with other bytes there, and whatever flow begins or stopped_end() takes it off. */
+void flow_stop(struct sim *s, uint32_t id, const struct message *m);
+void flow_again(struct sim *s, double bytes, uint32_t owner);
+void stopped_end(struct sim *s);
 /* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
 uint32_t link_ended(struct sim *s, uint32_t link);
 void flow_rates_note(struct sim *s, uint32_t id); /* for a trace */
@@ -224,13 +252,17 @@ struct queued {
     uint16_t from, to; /* from: a rank of all; to: a node */
 };
 static_assert(sizeof(struct queued) <= 32 && SIM_MAX_RANKS <= UINT16_MAX && SIM_MAX_NODES <= UINT16_MAX, "two in a cache line");
+#define ADAPTER_SEES 64 /* messages that an adapter looks at for one that it can send */
+#define NOWHERE (-1)
 struct adapter {
     struct queued *ring;     /* in the order in which they are ready */
     uint32_t first, n, room; /* room: a power of two */
     uint32_t nflying;
-    uint32_t blocked;           /* so many of the first are ready, and for nodes that messages are under way to */
-    bool asked;                 /* it has an event for the first of them that is not ready */
-    int flying[SIM_MAX_FLYING]; /* nodes that messages under way go to */
+    uint32_t blocked;             /* so many of the first are ready, and for nodes that messages are under way to */
+    int left;                     /* but for this one, which a message has arrived at; NOWHERE */
+    bool asked;                   /* it has an event for the first of them that is not ready */
+    int flying[SIM_MAX_FLYING];   /* nodes that messages under way go to */
+    uint16_t nodes[ADAPTER_SEES]; /* of those that are blocked, the nodes */
 };
 /* The thread of a node that sends and receives. Without a core of its own it waits for one: what it is to send stands unprepared (UNPREPARED) at the end of its
  * adapters' queues, and what it has received in a list. */
@@ -275,8 +307,9 @@ struct sim {
     double *levels;                  /* the same: what a link's flows may have at most; DBL_MAX: it is not full */
     struct link *links;
     struct flow *flows;
-    struct pace *paces;      /* of flows */
-    uint32_t *hops, *hop_at; /* [flows_room << path_shift]: the links of each flow, and its place among each one's flows */
+    struct pace *paces; /* of flows */
+    uint32_t *hops,
+        *hop_at; /* [flows_room << path_shift]: the links of each flow, and its place among each one's flows, then its wide ones */
     unsigned path_shift, path_round;
     struct memory *memories; /* [nmemories + 1]: the last one has no jobs */
     uint32_t nlinks, nflows, flows_room, *flows_free, nflows_free, flows_free_room;
@@ -286,10 +319,12 @@ struct sim {
     struct limit *limits; /* room for a link's flows */
     uint32_t limits_room;
     uint64_t flow_order;
+    struct stopped stopped;
     uint32_t nic_out, nic_in, fabric_first, node_first; /* where links of each sort begin */
     uint32_t store_link;                                /* the limit of what one workgroup stores; NONE: there is none */
     uint32_t *next_hop;                                 /* GRAPH: [nodes + switches][nodes]: the link towards each node */
     int32_t *link_to;                                   /* GRAPH: where each cable's link leads */
+    uint16_t (*torus_at)[3]; /* TORUS: [nodes]: where each stands, which divisions would say at each message */
     int leaves;
     struct adapter *adapters;                  /* [nodes * rails] */
     struct proxy *proxies;                     /* [nodes] */
@@ -317,6 +352,12 @@ static inline void memory_take(struct sim *s, uint32_t memory, double change)
     m->taken += change;
     if (m->njobs && !m->dirty && (m->full || m->wanted + m->taken > m->bytes_s))
         memory_look(s, memory);
+}
+
+/* Whether a flow reads from and stores to these. */
+static inline bool flow_is_of(const struct sim *s, uint32_t flow, const uint32_t memory[2])
+{
+    return s->paces[flow].memory[0] == memory[0] && s->paces[flow].memory[1] == memory[1];
 }
 
 static inline int node_of(const struct sim *s, int rank)
@@ -367,19 +408,23 @@ double slice_stored_here(const struct sim *s, const struct task *t, const struct
 /* Raises a group's flag; carried: messages of this slice have done so on other nodes. */
 void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct slice *carried);
 void adapter_ready(struct sim *s, uint32_t adapter);
-void message_sent(struct sim *s, uint32_t message); /* its flow has ended */
+void message_sent(struct sim *s, uint32_t message, uint32_t flow); /* its flow has ended */
 void message_arrive(struct sim *s, uint32_t message);
 void message_deliver(struct sim *s, uint32_t message);
-void proxy_core(struct sim *s, uint32_t node);                 /* it has waited long enough */
-void proxy_computing(struct sim *s, uint32_t rank, bool more); /* a workgroup of this rank computes, or does so no more */
-void proxies_settle(struct sim *s);                            /* those that wait go on where a core has become free */
+void proxy_core(struct sim *s, uint32_t node);              /* it has waited long enough */
+void proxy_counts(struct sim *s, uint32_t rank, bool more); /* where a proxy waits for a core */
+void proxies_settle(struct sim *s);                         /* those that wait go on where a core has become free */
+
+/* A workgroup of this rank computes, or does so no more. */
+static inline void proxy_computing(struct sim *s, uint32_t rank, bool more)
+{
+    if (s->m.fabric.core_wait_s > 0)
+        proxy_counts(s, rank, more);
+}
 
 double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b); /* 1 or more: random.c */
 double random_of(const struct sim *s, uint64_t a, uint64_t b);
 int stuck_explain(const struct sim *s, struct error *e);
 void trace_span(struct sim *s, const struct workgroup *w);
-/* Room for one more in a ring of `n` from `first` on; room is a power of two. */
-bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *room, size_t size);
-bool array_room(void *array, uint32_t used, uint32_t *room, size_t size); /* room for one more */
 
 #endif

@@ -40,7 +40,7 @@ bool links_new(struct sim *s, uint32_t n, unsigned path_most)
     for (uint32_t i = 0; well && i < n + PATH_STEP; i++) {
         s->rooms[i] = s->marks[i] = MARK_NEVER;
         s->levels[i] = DBL_MAX;
-        s->spares[i] = INT64_MAX;
+        s->spares[i] = SPARE_ALWAYS;
     }
     for (uint32_t i = 0; s->links && i < n; i++)
         s->links[i].event.place = NONE;
@@ -147,9 +147,51 @@ static uint32_t narrowest(const struct sim *s, uint32_t id)
     return best;
 }
 
+/* It has its links: it gets a rate. Where nothing holds it back yet, it is held by the link that it would fill first, which finds its level when it is looked
+ * at. */
+static void flow_start(struct sim *s, uint32_t id, double bytes)
+{
+    const double rate = flow_limit(s, id);
+
+    s->failed |= !flow_join(s, id, rate < DBL_MAX ? flow_limited_by(s, id, NONE, rate) : narrowest(s, id), bytes);
+    if (rate < DBL_MAX)
+        flow_rate_set(s, id, rate);
+}
+
+/* Puts a flow on the links of its way. Those that are wide are counted alone. */
+static bool flow_links(struct sim *s, uint32_t id, double bytes, const uint32_t path[], unsigned nlinks)
+{
+    const uint32_t first = id << s->path_shift;
+    uint32_t wide[PATH_MAX_LINKS];
+    struct pace *p = &s->paces[id];
+
+    p->nlinks = p->nwide = 0;
+    for (unsigned k = 0; k < nlinks; k++) {
+        struct link *l = &s->links[path[k]];
+        const uint32_t hop = first + p->nlinks;
+        l->carried += bytes;
+        if (l->wide && s->traced < 0) { /* a traced rank's use is to be drawn */
+            wide[p->nwide++] = path[k];
+            continue;
+        }
+        s->hops[hop] = path[k];
+        s->hop_at[hop] = l->n;
+        if (!array_room(&l->flows, l->n, &l->room, sizeof(*l->flows)))
+            return false;
+        l->flows[l->n++] = hop;
+        p->nlinks++;
+    }
+    for (unsigned k = 0; k < p->nwide; k++)
+        s->hop_at[first + p->nlinks + k] = wide[k];
+    for (p->padded = p->nlinks; p->padded % s->path_round; p->padded++)
+        s->hops[first + p->padded] = s->nlinks + p->padded % PATH_STEP;
+    return true;
+}
+
 uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
                     uint32_t owner, enum flow_kind kind)
 {
+    stopped_end(s);
     const uint32_t id = flow_new(s);
 
     if (id == NONE)
@@ -159,44 +201,25 @@ uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned
     p->rate = 0;
     f->owner = owner;
     f->kind = (uint8_t)kind;
-    p->nlinks = 0;
     for (int k = 0; k < 2; k++) {
         p->memory[k] = memory[k] == NONE ? s->nmemories : memory[k];
         s->memories[p->memory[k]].nflows++;
         memory_look(s, p->memory[k]);
     }
-    for (unsigned k = 0; k < nlinks; k++) {
-        struct link *l = &s->links[path[k]];
-        const uint32_t hop = (id << s->path_shift) + p->nlinks;
-        l->carried += bytes;
-        if (l->wide && s->traced < 0) /* a traced rank's use is to be drawn */
-            continue;
-        s->hops[hop] = path[k];
-        s->hop_at[hop] = l->n;
-        if (!array_room(&l->flows, l->n, &l->room, sizeof(*l->flows))) {
-            s->failed = true;
-            return NONE;
-        }
-        l->flows[l->n++] = hop;
-        p->nlinks++;
+    if (!flow_links(s, id, bytes, path, nlinks)) {
+        s->failed = true;
+        return NONE;
     }
-    for (p->padded = p->nlinks; p->padded % s->path_round; p->padded++)
-        s->hops[(id << s->path_shift) + p->padded] = s->nlinks + p->padded % PATH_STEP;
-    const double rate = flow_limit(s, id);
-    /* where nothing holds it back yet, it is held by the link that it would fill first, which finds its level when it is looked at */
-    s->failed |= !flow_join(s, id, rate < DBL_MAX ? flow_limited_by(s, id, NONE, rate) : narrowest(s, id), bytes);
-    if (rate < DBL_MAX)
-        flow_rate_set(s, id, rate);
+    flow_start(s, id, bytes);
     return id;
 }
 
-void flow_end(struct sim *s, uint32_t id)
+/* Takes a flow that has ended off its links. */
+static void flow_off(struct sim *s, uint32_t id)
 {
     const struct pace *p = &s->paces[id];
     const uint32_t first = id << s->path_shift;
 
-    flow_rate_set(s, id, 0);
-    (void)flow_leave(s, id);
     for (uint32_t hop = first; hop < first + p->nlinks; hop++) {
         struct link *l = &s->links[s->hops[hop]];
         const uint32_t moved = l->flows[--l->n];
@@ -208,4 +231,50 @@ void flow_end(struct sim *s, uint32_t id)
         memory_look(s, p->memory[k]);
     }
     s->flows_free[s->nflows_free++] = id;
+}
+
+void flow_end(struct sim *s, uint32_t id)
+{
+    flow_rate_set(s, id, 0);
+    (void)flow_leave(s, id);
+    flow_off(s, id);
+}
+
+void flow_stop(struct sim *s, uint32_t id, const struct message *m)
+{
+    flow_rate_set(s, id, 0);
+    (void)flow_leave(s, id);
+    s->stopped = (struct stopped){.flow = id, .adapter = m->adapter, .to = m->to, .latency = m->latency};
+}
+
+void stopped_end(struct sim *s)
+{
+    if (s->stopped.flow != NONE)
+        flow_off(s, s->stopped.flow);
+    s->stopped.flow = NONE;
+}
+
+/* As if it had ended and another one had begun: of each link's flows it becomes the last one. */
+void flow_again(struct sim *s, double bytes, uint32_t owner)
+{
+    const uint32_t id = s->stopped.flow, first = id << s->path_shift;
+    const struct pace *p = &s->paces[id];
+    uint32_t hop = first;
+
+    s->stopped.flow = NONE;
+    s->flows[id].owner = owner;
+    memory_look(s, p->memory[0]);
+    memory_look(s, p->memory[1]);
+    for (; hop < first + p->nlinks; hop++) {
+        struct link *l = &s->links[s->hops[hop]];
+        const uint32_t last = l->n - 1, at = s->hop_at[hop], moved = l->flows[last];
+        l->carried += bytes;
+        l->flows[at] = moved;
+        s->hop_at[moved] = at;
+        l->flows[last] = hop;
+        s->hop_at[hop] = last;
+    }
+    for (; hop < first + p->nlinks + p->nwide; hop++)
+        s->links[s->hop_at[hop]].carried += bytes;
+    flow_start(s, id, bytes);
 }

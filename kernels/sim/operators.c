@@ -353,6 +353,7 @@ void sim_free(struct sim *s)
                            s->dirty_memories,
                            s->limits,
                            s->next_hop,
+                           s->torus_at,
                            s->link_to,
                            s->adapters,
                            s->proxies,
@@ -413,6 +414,8 @@ static int machine_make(struct sim *s, struct error *e)
         s->free_workgroups[i] = m->device.workgroups;
     for (int i = 0; i < m->nodes; i++)
         s->proxies[i].first = s->proxies[i].last = NONE;
+    for (size_t i = 0; i < adapters; i++)
+        s->adapters[i].left = NOWHERE;
     return fabric_make(s, e);
 }
 
@@ -427,6 +430,7 @@ int sim_new(const struct sim_machine *machine, uint64_t seed, struct sim **out, 
     s->seed = seed;
     s->nranks = machine->node.ranks * machine->nodes;
     s->messages_free = NONE;
+    s->stopped.flow = NONE;
     s->traced = -1;
     s->traced_link = NONE;
     const int status = machine_make(s, e);
