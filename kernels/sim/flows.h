@@ -42,9 +42,9 @@ static inline void link_mark_set(struct sim *s, uint32_t i)
     mark_set(s, i,
              l->fixed    ? MARK_NEVER
              : !full     ? (int64_t)l->bytes_s
-             : slack > 0 ? (int64_t)floor(l->found + slack)
+             : slack > 0 ? (int64_t)floor(s->found[i] + slack)
                          : MARK_ALWAYS);
-    s->spares[i] = full && !l->fixed && slack > 0 ? s->marks[i] - (int64_t)ceil(l->found - slack) : SPARE_ALWAYS;
+    s->spares[i] = full && !l->fixed && slack > 0 ? s->marks[i] - (int64_t)ceil(s->found[i] - slack) : SPARE_ALWAYS;
 }
 
 /* The link is looked at before time moves on. */
@@ -64,7 +64,7 @@ static inline void link_touch(struct sim *s, uint32_t i)
 /* Whether the flows of a link have more or less together than when its level was found, by more than the tolerance. */
 static inline bool link_is_off(const struct sim *s, uint32_t i)
 {
-    const double off = link_sum(s, i) - s->links[i].found, slack = s->m.fabric.tolerance * s->links[i].bytes_s;
+    const double off = link_sum(s, i) - s->found[i], slack = s->m.fabric.tolerance * s->links[i].bytes_s;
 
     return !(s->levels[i] < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
 }

@@ -81,7 +81,6 @@ struct event {
 /* The event of a memory or a link. One that is to happen later than it stands in the queue stays where it stands, until it comes to be the first. */
 struct moved {
     uint64_t at, order; /* when it is to happen; NEVER: not at all */
-    uint32_t place;     /* in the queue; NONE: it is not there */
 };
 /* Events that all come the same time after they were put stand in a lane, a ring in which the first is the earliest. */
 enum lane_kind { LANE_SLICE, LANE_FLAG, LANES }; /* what each slice costs, and the latency of a flag inside of a node */
@@ -94,7 +93,10 @@ struct events {
     uint32_t n, room;
     uint64_t order;
     struct lane lane[LANES];
+    struct moved *moved; /* [links and memories, and one for all other events] */
+    uint32_t *places;    /* the same: where each stands in the heap; NONE: it does not */
 };
+bool moved_new(struct sim *s);
 bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, uint32_t id, uint64_t after);
 bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 /* Moves an event of a memory or a link, of which there is one at most; NEVER takes it out. */
@@ -105,22 +107,19 @@ bool event_due(struct sim *s);
 
 /* ---- links.c ---- */
 
-/* What is looked at often comes first, within 64 bytes. */
+/* What else is known of a link stands in arrays of its own (struct sim), so that this is 64 bytes. */
 struct link {
     double bytes_s; /* whole */
-    double found;   /* `sum` when the level was found */
     double served;  /* bytes that each flow which it holds back has been served, until `since` */
     uint64_t since;
     uint32_t *flows; /* id << path_shift | place in that flow's path */
     uint32_t *held;  /* flows that it holds back, a heap, the first to end first */
-    uint32_t n, nheld;
+    uint32_t n, nheld, room, held_room;
     bool dirty, timed; /* it is going to be looked at; its event is going to be moved */
     bool fixed;        /* each flow may have bytes_s, whatever the others have: a limit of its own */
     bool wide;         /* what can come to it is never more than it carries, so it holds nothing back */
-    struct moved event;
-    double carried; /* bytes of all flows that have begun */
-    uint32_t room, held_room;
 };
+static_assert(sizeof(struct link) == 64, "a cache line");
 /* What its other links let a flow have. */
 struct limit {
     double rate;
@@ -188,7 +187,6 @@ struct memory {
     uint32_t n, room, order;
     uint64_t since;
     struct job_class *classes;
-    struct moved event;
 };
 bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32_t workgroup);
 void memory_look(struct sim *s, uint32_t memory);  /* whether it is to be shared anew, as flows take more or less */
@@ -305,6 +303,7 @@ struct sim {
      * `spares`: it is to be looked at with more room than this */
     int64_t *rooms, *marks, *spares; /* [nlinks + PATH_STEP]: the last ones are those of no links */
     double *levels;                  /* the same: what a link's flows may have at most; DBL_MAX: it is not full */
+    double *found, *carried; /* [nlinks]: what its flows had when the level was found; bytes of all flows that have begun */
     struct link *links;
     struct flow *flows;
     struct pace *paces; /* of flows */

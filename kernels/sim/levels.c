@@ -215,7 +215,7 @@ static bool link_settle(struct sim *s, uint32_t i)
         return true;
     if (s->levels[i] < DBL_MAX ? !level_move(s, i) : (l->nheld > 0 || link_sum(s, i) > l->bytes_s) && !level_find(s, i))
         return false;
-    l->found = link_sum(s, i);
+    s->found[i] = link_sum(s, i);
     return true;
 }
 

@@ -25,7 +25,11 @@ static_assert(sizeof(double) == sizeof(int64_t), "sums of whole rates");
 
 bool links_new(struct sim *s, uint32_t n, unsigned path_most)
 {
-    s->links = calloc(n, sizeof(*s->links));
+    s->links = aligned_alloc(sizeof(*s->links), n * sizeof(*s->links));
+    if (s->links)
+        memset(s->links, 0, n * sizeof(*s->links));
+    s->found = calloc(n, sizeof(*s->found));
+    s->carried = calloc(n, sizeof(*s->carried));
     s->rooms = calloc(n + PATH_STEP, sizeof(*s->rooms));
     s->marks = calloc(n + PATH_STEP, sizeof(*s->marks));
     s->spares = calloc(n + PATH_STEP, sizeof(*s->spares));
@@ -42,9 +46,7 @@ bool links_new(struct sim *s, uint32_t n, unsigned path_most)
         s->levels[i] = DBL_MAX;
         s->spares[i] = SPARE_ALWAYS;
     }
-    for (uint32_t i = 0; s->links && i < n; i++)
-        s->links[i].event.place = NONE;
-    return well && s->links && s->dirty_links && s->timed_links;
+    return well && s->links && s->found && s->carried && s->dirty_links && s->timed_links && moved_new(s);
 }
 
 void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed)
@@ -97,25 +99,32 @@ void flow_rates_note(struct sim *s, uint32_t id)
         rate_note(s, flow_path(s, id)[k]);
 }
 
+/* Rows of a flow's links begin with a cache line. */
+static bool rows_grow(uint32_t **rows, size_t was, size_t size)
+{
+    uint32_t *more = aligned_alloc(64, size);
+
+    if (!more)
+        return false;
+    if (was)
+        memcpy(more, *rows, was);
+    free(*rows);
+    *rows = more;
+    return true;
+}
+
 /* Room for one more flow, in all arrays of them. */
 static bool flows_grow(struct sim *s)
 {
-    const uint32_t was = s->flows_room;
-    void *more;
+    const size_t was = s->flows_room, row = sizeof(*s->hops) << s->path_shift;
+    struct pace *more;
 
     if (!array_room(&s->flows, s->nflows, &s->flows_room, sizeof(*s->flows)))
         return false;
     if (s->flows_room == was)
         return true;
-    const size_t size = ((size_t)s->flows_room << s->path_shift) * sizeof(*s->hops);
-    more = realloc(s->hops, size);
-    if (!more)
+    if (!rows_grow(&s->hops, was * row, s->flows_room * row) || !rows_grow(&s->hop_at, was * row, s->flows_room * row))
         return false;
-    s->hops = more;
-    more = realloc(s->hop_at, size);
-    if (!more)
-        return false;
-    s->hop_at = more;
     more = realloc(s->paces, s->flows_room * sizeof(*s->paces));
     if (!more)
         return false;
@@ -169,7 +178,7 @@ static bool flow_links(struct sim *s, uint32_t id, double bytes, const uint32_t 
     for (unsigned k = 0; k < nlinks; k++) {
         struct link *l = &s->links[path[k]];
         const uint32_t hop = first + p->nlinks;
-        l->carried += bytes;
+        s->carried[path[k]] += bytes;
         if (l->wide && s->traced < 0) { /* a traced rank's use is to be drawn */
             wide[p->nwide++] = path[k];
             continue;
@@ -268,13 +277,13 @@ void flow_again(struct sim *s, double bytes, uint32_t owner)
     for (; hop < first + p->nlinks; hop++) {
         struct link *l = &s->links[s->hops[hop]];
         const uint32_t last = l->n - 1, at = s->hop_at[hop], moved = l->flows[last];
-        l->carried += bytes;
+        s->carried[s->hops[hop]] += bytes;
         l->flows[at] = moved;
         s->hop_at[moved] = at;
         l->flows[last] = hop;
         s->hop_at[hop] = last;
     }
     for (; hop < first + p->nlinks + p->nwide; hop++)
-        s->links[s->hop_at[hop]].carried += bytes;
+        s->carried[s->hop_at[hop]] += bytes;
     flow_start(s, id, bytes);
 }

@@ -342,6 +342,10 @@ void sim_free(struct sim *s)
                            s->marks,
                            s->spares,
                            s->levels,
+                           s->found,
+                           s->carried,
+                           s->events.moved,
+                           s->events.places,
                            s->paces,
                            s->hops,
                            s->hop_at,
@@ -409,7 +413,7 @@ static int machine_make(struct sim *s, struct error *e)
         !s->next_operator)
         return error_set(e, -ENOMEM, "no memory for %d ranks", s->nranks);
     for (uint32_t i = 0; i <= s->nmemories; i++)
-        s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s, .event.place = NONE};
+        s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s};
     for (size_t i = 0; i < ranks; i++)
         s->free_workgroups[i] = m->device.workgroups;
     for (int i = 0; i < m->nodes; i++)

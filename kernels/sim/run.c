@@ -153,7 +153,7 @@ struct sim_counts sim_counts(const struct sim *s)
     uint32_t busiest = NONE;
 
     for (uint32_t i = 0; i + 1 < s->nlinks && s->now > 0; i++) {
-        const double use = s->links[i].carried / (s->links[i].bytes_s * seconds(s->now));
+        const double use = s->carried[i] / (s->links[i].bytes_s * seconds(s->now));
         if (use > out.busiest) {
             out.busiest = use;
             busiest = i;

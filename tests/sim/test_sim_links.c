@@ -193,7 +193,7 @@ static void test_slow(void **state)
         for (int f = 0; f < SLOW_FLOWS; f++)
             expect_near(ends[f], flows[f].end, 1e6);
         for (int i = 0; i < SLOW_LINKS; i++)
-            assert_true(s->links[i].carried == carried[i] && link_sum(s, i) == 0);
+            assert_true(s->carried[i] == carried[i] && link_sum(s, i) == 0);
         sim_free(s);
     }
 }
