@@ -175,8 +175,8 @@ struct job {
 };
 struct job_class {
     double most, rate, served; /* bytes a second of each job; bytes that each job has been served */
-    struct job *jobs;          /* a heap, the first to end first */
-    uint32_t n, room;
+    struct job *jobs;          /* a ring, the first to end first */
+    uint32_t first, n, room;   /* room: a power of two */
 };
 struct memory {
     double taken, bytes_s; /* taken: by flows */

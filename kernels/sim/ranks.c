@@ -16,6 +16,8 @@
 /* ROOM: it waits until its stores before have ended. STORED: it waits for its stores. TAKEN: it waits for flags, or for nothing. */
 enum phase { PHASE_COST, PHASE_PULL, PHASE_WORK, PHASE_ROOM, PHASE_STORED, PHASE_TAKEN };
 
+#define SLICES_AHEAD 4
+
 bool flag_has(const struct task *t, uint32_t flag)
 {
     return t->flags && t->flags[flag / 8] >> flag % 8 & 1;
@@ -204,6 +206,7 @@ static bool workgroup_take(struct sim *s, uint32_t workgroup)
         return false;
     }
     w->slice = t->next++;
+    __builtin_prefetch(slice_of(t, t->next + SLICES_AHEAD)); /* there are more of them than caches have room for */
     w->wait = s->now;
     w->flag = 0;
     w->phase = PHASE_TAKEN;

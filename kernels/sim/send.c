@@ -78,6 +78,7 @@ static struct queued *queued_at(const struct adapter *a, uint32_t i)
 /* Takes a message out, of those that the adapter has looked at, which stay the first. */
 static void adapter_out(struct adapter *a, uint32_t i, struct queued *out)
 {
+    __builtin_prefetch(queued_at(a, a->blocked + 4)); /* it was put there long ago, and is looked at soon */
     *out = *queued_at(a, i);
     for (uint32_t k = i; k > 0; k--)
         *queued_at(a, k) = *queued_at(a, k - 1);
@@ -118,7 +119,6 @@ static bool adapter_take(const struct sim *s, struct adapter *a, uint64_t *ready
             return false;
         }
         if (!flies_to(a, q->to)) {
-            __builtin_prefetch(queued_at(a, a->blocked + 4)); /* it was put there long ago, and is looked at next */
             adapter_out(a, a->blocked, out);
             return true;
         }
