@@ -153,30 +153,28 @@ static inline void flow_rate_set(struct sim *s, uint32_t id, double rate)
 
 /* ---- the flows that a link holds back ---- */
 
-static inline bool ends_before(const struct sim *s, uint32_t a, uint32_t b)
+static inline bool ends_before(const struct held *a, const struct held *b)
 {
-    const struct flow *x = &s->flows[a], *y = &s->flows[b];
-
-    return x->end < y->end || (x->end == y->end && x->order < y->order);
+    return a->end < b->end || (a->end == b->end && a->order < b->order);
 }
 
-static inline void held_store(struct sim *s, struct link *l, uint32_t i, uint32_t flow)
+static inline void held_store(struct sim *s, struct link *l, uint32_t i, struct held h)
 {
-    l->held[i] = flow;
-    s->flows[flow].place = i;
+    l->held[i] = h;
+    s->flows[h.flow].place = i;
 }
 
-static inline void held_sift(struct sim *s, struct link *l, uint32_t i, uint32_t flow)
+static inline void held_sift(struct sim *s, struct link *l, uint32_t i, struct held h)
 {
-    for (; i > 0 && ends_before(s, flow, l->held[(i - 1) / 2]); i = (i - 1) / 2)
+    for (; i > 0 && ends_before(&h, &l->held[(i - 1) / 2]); i = (i - 1) / 2)
         held_store(s, l, i, l->held[(i - 1) / 2]);
     for (uint32_t child; (child = 2 * i + 1) < l->nheld; i = child) {
-        child += child + 1 < l->nheld && ends_before(s, l->held[child + 1], l->held[child]);
-        if (!ends_before(s, l->held[child], flow))
+        child += child + 1 < l->nheld && ends_before(&l->held[child + 1], &l->held[child]);
+        if (!ends_before(&l->held[child], &h))
             break;
         held_store(s, l, i, l->held[child]);
     }
-    held_store(s, l, i, flow);
+    held_store(s, l, i, h);
 }
 
 /* Takes a flow from its holder. Returns the bytes that it has left. */
@@ -186,10 +184,10 @@ static inline double flow_leave(struct sim *s, uint32_t id)
     struct link *l = &s->links[p->holder];
 
     link_advance(s, p->holder);
-    const double left = s->flows[id].end - l->served;
-    const uint32_t last = l->held[--l->nheld];
-    if (last != id)
-        held_sift(s, l, s->flows[id].place, last);
+    const uint32_t place = s->flows[id].place;
+    const double left = l->held[place].end - l->served;
+    if (place != --l->nheld)
+        held_sift(s, l, place, l->held[l->nheld]);
     link_touch(s, p->holder);
     p->holder = NONE;
     return left > 0 ? left : 0;
@@ -197,7 +195,6 @@ static inline double flow_leave(struct sim *s, uint32_t id)
 
 static inline bool flow_join(struct sim *s, uint32_t id, uint32_t link, double left)
 {
-    struct flow *f = &s->flows[id];
     struct link *l = &s->links[link];
 
     link_advance(s, link);
@@ -206,9 +203,8 @@ static inline bool flow_join(struct sim *s, uint32_t id, uint32_t link, double l
     if (!array_room(&l->held, l->nheld, &l->held_room, sizeof(*l->held)))
         return false;
     s->paces[id].holder = link;
-    f->end = l->served + left;
-    f->order = s->flow_order++;
-    held_sift(s, l, l->nheld++, id);
+    const struct held h = {.end = l->served + left, .order = s->flow_order++, .flow = id};
+    held_sift(s, l, l->nheld++, h);
     link_touch(s, link);
     return true;
 }

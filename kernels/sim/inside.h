@@ -112,14 +112,19 @@ struct link {
     double bytes_s; /* whole */
     double served;  /* bytes that each flow which it holds back has been served, until `since` */
     uint64_t since;
-    uint32_t *flows; /* id << path_shift | place in that flow's path */
-    uint32_t *held;  /* flows that it holds back, a heap, the first to end first */
+    uint32_t *flows;   /* id << path_shift | place in that flow's path */
+    struct held *held; /* flows that it holds back, a heap, the first to end first */
     uint32_t n, nheld, room, held_room;
     bool dirty, timed; /* it is going to be looked at; its event is going to be moved */
     bool fixed;        /* each flow may have bytes_s, whatever the others have: a limit of its own */
     bool wide;         /* what can come to it is never more than it carries, so it holds nothing back */
 };
 static_assert(sizeof(struct link) == 64, "a cache line");
+struct held {
+    double end; /* of `served` of the link, when the flow ends */
+    uint64_t order;
+    uint32_t flow;
+};
 /* What its other links let a flow have. */
 struct limit {
     double rate;
@@ -127,8 +132,6 @@ struct limit {
 };
 enum flow_kind { FLOW_MESSAGE, FLOW_PULL, FLOW_STORE };
 struct flow {
-    double end; /* of `served` of the holder, when it ends */
-    uint64_t order;
     uint32_t place; /* among those that its holder holds back */
     uint32_t owner; /* a message's number, or a workgroup's of a store */
     uint8_t kind;   /* enum flow_kind */

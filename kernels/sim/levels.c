@@ -22,7 +22,7 @@ static bool link_event(struct sim *s, uint32_t i)
     l->timed = false;
     if (l->nheld == 0)
         return event_move(s, EVENT_LINK, i, NEVER);
-    const double left = s->flows[l->held[0]].end - l->served;
+    const double left = l->held[0].end - l->served;
     return event_move(s, EVENT_LINK, i, ps_after(s->now, left > 0 ? ps_of(left / s->levels[i]) : 0));
 }
 
@@ -119,7 +119,7 @@ static void level_set(struct sim *s, uint32_t i, double level)
 
     s->levels[i] = level;
     for (uint32_t k = 0; k < l->nheld; k++)
-        flow_rate_set(s, l->held[k], level);
+        flow_rate_set(s, l->held[k].flow, level);
 }
 
 /* A full link whose held flows may have more than before: each as much as its other links let it have, and those that are held back there leave. */
@@ -133,7 +133,7 @@ static bool level_rise(struct sim *s, uint32_t i, double left, double level)
         return false;
     s->levels[i] = DBL_MAX; /* so it limits none of its flows meanwhile */
     for (uint32_t k = 0; k < n; k++)
-        s->limits[k] = (struct limit){.rate = flow_limit(s, l->held[k]), .flow = l->held[k]};
+        s->limits[k] = (struct limit){.rate = flow_limit(s, l->held[k].flow), .flow = l->held[k].flow};
     for (uint32_t counted = 0; counted != stay;) { /* those that leave let the level rise further */
         double rest = left;
         counted = stay;

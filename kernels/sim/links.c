@@ -89,8 +89,8 @@ uint32_t link_ended(struct sim *s, uint32_t link)
     if (l->nheld == 0)
         return NONE;
     /* what would end within two picoseconds has ended: times are rounded up */
-    const uint32_t first = l->held[0];
-    return s->flows[first].end <= l->served + s->levels[link] * 2e-12 + s->flows[first].end * 1e-13 ? first : NONE;
+    const struct held *first = &l->held[0];
+    return first->end <= l->served + s->levels[link] * 2e-12 + first->end * 1e-13 ? first->flow : NONE;
 }
 
 void flow_rates_note(struct sim *s, uint32_t id)
