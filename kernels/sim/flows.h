@@ -6,7 +6,6 @@
 #define FCC_KERNELS_SIM_FLOWS_H
 
 #include <float.h>
-#include <math.h>
 
 #include "kernels/sim/inside.h"
 
@@ -22,14 +21,22 @@ static inline const uint32_t *flow_path(const struct sim *s, uint32_t id)
 /* What a link's flows have together. */
 static inline double link_sum(const struct sim *s, uint32_t i)
 {
-    return (double)(s->marks[i] - s->rooms[i]);
+    return (double)(s->gauges[i].mark - s->gauges[i].room);
 }
 
 /* Sets `mark` and leaves what the link's flows have. Sums are less than 2^61 at all times (counts_check()), so nothing overflows. */
 static inline void mark_set(struct sim *s, uint32_t i, int64_t mark)
 {
-    s->rooms[i] += mark - s->marks[i];
-    s->marks[i] = mark;
+    s->gauges[i].room += mark - s->gauges[i].mark;
+    s->gauges[i].mark = mark;
+}
+
+/* What a conversion leaves of a number is nearer to nothing. */
+static inline int64_t whole_above(double x)
+{
+    const int64_t whole = (int64_t)x;
+
+    return whole + ((double)whole < x);
 }
 
 /* A full link is looked at whatever its flows have more or less; with a tolerance, if it is more than that. */
@@ -37,14 +44,14 @@ static inline void link_mark_set(struct sim *s, uint32_t i)
 {
     const struct link *l = &s->links[i];
     const double slack = s->m.fabric.tolerance * l->bytes_s;
-    const bool full = s->levels[i] < DBL_MAX;
+    const bool full = s->gauges[i].level < DBL_MAX;
 
     mark_set(s, i,
              l->fixed    ? MARK_NEVER
              : !full     ? (int64_t)l->bytes_s
-             : slack > 0 ? (int64_t)floor(s->found[i] + slack)
+             : slack > 0 ? (int64_t)(s->found[i] + slack)
                          : MARK_ALWAYS);
-    s->spares[i] = full && !l->fixed && slack > 0 ? s->marks[i] - (int64_t)ceil(s->found[i] - slack) : SPARE_ALWAYS;
+    s->gauges[i].spare = full && !l->fixed && slack > 0 ? s->gauges[i].mark - whole_above(s->found[i] - slack) : SPARE_ALWAYS;
 }
 
 /* The link is looked at before time moves on. */
@@ -56,7 +63,7 @@ static inline void link_touch(struct sim *s, uint32_t i)
         return;
     s->links[i].dirty = true;
     mark_set(s, i, MARK_NEVER);
-    s->spares[i] = SPARE_ALWAYS;
+    s->gauges[i].spare = SPARE_ALWAYS;
     at = s->first_dirty_link + s->ndirty_links++;
     s->dirty_links[at < s->nlinks ? at : at - s->nlinks] = i;
 }
@@ -66,7 +73,7 @@ static inline bool link_is_off(const struct sim *s, uint32_t i)
 {
     const double off = link_sum(s, i) - s->found[i], slack = s->m.fabric.tolerance * s->links[i].bytes_s;
 
-    return !(s->levels[i] < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
+    return !(s->gauges[i].level < DBL_MAX) || !(slack > 0) || off > slack || off < -slack;
 }
 
 /* Counts what has been served until now. */
@@ -77,7 +84,7 @@ static inline void link_advance(const struct sim *s, uint32_t i)
     if (l->since == s->now)
         return;
     if (l->nheld)
-        l->served += s->levels[i] * seconds_from(l->since, s->now);
+        l->served += s->gauges[i].level * seconds_from(l->since, s->now);
     l->since = s->now;
 }
 
@@ -85,11 +92,11 @@ static inline void link_advance(const struct sim *s, uint32_t i)
 static inline double flow_limit(const struct sim *s, uint32_t id)
 {
     const uint32_t *path = flow_path(s, id), n = s->paces[id].padded;
-    const double *levels = s->levels;
+    const struct gauge *g = s->gauges;
     double limit = DBL_MAX;
 
     for (uint32_t k = 0; k < n; k += PATH_STEP) {
-        const double a = levels[path[k]], b = levels[path[k + 1]], c = levels[path[k + 2]], d = levels[path[k + 3]];
+        const double a = g[path[k]].level, b = g[path[k + 1]].level, c = g[path[k + 2]].level, d = g[path[k + 3]].level;
         const double ab = a < b ? a : b, cd = c < d ? c : d, least = ab < cd ? ab : cd;
         limit = least < limit ? least : limit;
     }
@@ -102,7 +109,7 @@ static inline void flow_links_look(struct sim *s, uint32_t id)
     const uint32_t *path = flow_path(s, id);
 
     for (unsigned k = 0; k < s->paces[id].nlinks; k++)
-        if (s->rooms[path[k]] < 0 || (s->m.fabric.tolerance > 0 && s->rooms[path[k]] > s->spares[path[k]]))
+        if (s->gauges[path[k]].room < 0 || (s->m.fabric.tolerance > 0 && s->gauges[path[k]].room > s->gauges[path[k]].spare))
             link_touch(s, path[k]);
 }
 
@@ -112,7 +119,7 @@ static inline uint32_t flow_limited_by(const struct sim *s, uint32_t id, uint32_
     const uint32_t *path = flow_path(s, id);
 
     for (uint32_t k = 0; k < s->paces[id].nlinks; k++)
-        if (path[k] != without && s->levels[path[k]] == level)
+        if (path[k] != without && s->gauges[path[k]].level == level)
             return path[k];
     return NONE;
 }
@@ -125,22 +132,23 @@ static inline void flow_rate_set(struct sim *s, uint32_t id, double rate)
     struct pace *p = &s->paces[id];
     const uint32_t *path = flow_path(s, id), n = p->padded;
     const bool tolerates = s->m.fabric.tolerance > 0; /* without one no link is looked at because it has too much room */
-    int64_t *rooms = s->rooms, off = 0;
+    struct gauge *g = s->gauges;
+    int64_t off = 0;
     const double change = rate - p->rate;
     const int64_t whole = (int64_t)change;
 
     p->rate = rate;
     for (uint32_t k = 0; k < n; k += PATH_STEP) { /* a way has no link twice */
-        const int64_t a = rooms[path[k]] - whole, b = rooms[path[k + 1]] - whole, c = rooms[path[k + 2]] - whole,
-                      d = rooms[path[k + 3]] - whole;
-        rooms[path[k]] = a;
-        rooms[path[k + 1]] = b;
-        rooms[path[k + 2]] = c;
-        rooms[path[k + 3]] = d;
+        const int64_t a = g[path[k]].room - whole, b = g[path[k + 1]].room - whole, c = g[path[k + 2]].room - whole,
+                      d = g[path[k + 3]].room - whole;
+        g[path[k]].room = a;
+        g[path[k + 1]].room = b;
+        g[path[k + 2]].room = c;
+        g[path[k + 3]].room = d;
         off |= a | b | c | d;
         if (tolerates) {
-            const int64_t *spares = s->spares;
-            off |= (spares[path[k]] - a) | (spares[path[k + 1]] - b) | (spares[path[k + 2]] - c) | (spares[path[k + 3]] - d);
+            off |=
+                (g[path[k]].spare - a) | (g[path[k + 1]].spare - b) | (g[path[k + 2]].spare - c) | (g[path[k + 3]].spare - d);
         }
     }
     if (off < 0)

@@ -120,6 +120,13 @@ struct link {
     bool wide;         /* what can come to it is never more than it carries, so it holds nothing back */
 };
 static_assert(sizeof(struct link) == 64, "a cache line");
+/* What changes with every flow, of all links in an array of its own: rates change at several links at once, all over the machine. Rates are whole, so sums are. */
+struct gauge {
+    int64_t room;  /* how much more its flows may have together until it is looked at; less than 0: it is to be looked at */
+    int64_t spare; /* it is to be looked at with more room than this */
+    int64_t mark;  /* the room, and what they have */
+    double level;  /* what a flow may have at most; DBL_MAX: it is not full */
+};
 struct held {
     double end; /* of `served` of the link, when the flow ends */
     uint64_t order;
@@ -301,11 +308,7 @@ struct sim {
     int nranks;
     bool failed; /* no memory */
     struct events events;
-    /* What changes with every flow, of all links in arrays of their own: rates change at several links at once, all over the machine. Rates are whole, so sums
-     * are. `rooms`: how much more a link's flows may have together until it is looked at; less than 0: it is to be looked at. `marks`: that, and what they have.
-     * `spares`: it is to be looked at with more room than this */
-    int64_t *rooms, *marks, *spares; /* [nlinks + PATH_STEP]: the last ones are those of no links */
-    double *levels;                  /* the same: what a link's flows may have at most; DBL_MAX: it is not full */
+    struct gauge *gauges;    /* [nlinks + PATH_STEP]: the last ones are those of no links */
     double *found, *carried; /* [nlinks]: what its flows had when the level was found; bytes of all flows that have begun */
     struct link *links;
     struct flow *flows;

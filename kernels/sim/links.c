@@ -30,31 +30,24 @@ bool links_new(struct sim *s, uint32_t n, unsigned path_most)
         memset(s->links, 0, n * sizeof(*s->links));
     s->found = calloc(n, sizeof(*s->found));
     s->carried = calloc(n, sizeof(*s->carried));
-    s->rooms = calloc(n + PATH_STEP, sizeof(*s->rooms));
-    s->marks = calloc(n + PATH_STEP, sizeof(*s->marks));
-    s->spares = calloc(n + PATH_STEP, sizeof(*s->spares));
-    s->levels = calloc(n + PATH_STEP, sizeof(*s->levels));
+    s->gauges = aligned_alloc(64, (n + PATH_STEP + 1) / 2 * 2 * sizeof(*s->gauges));
     s->dirty_links = calloc(n, sizeof(*s->dirty_links));
     s->timed_links = calloc(n, sizeof(*s->timed_links));
     s->nlinks = n;
     while (1u << s->path_shift < path_most)
         s->path_shift++;
     s->path_round = path_most > 2 * PATH_STEP ? 2 * PATH_STEP : PATH_STEP;
-    const bool well = s->rooms && s->marks && s->spares && s->levels;
-    for (uint32_t i = 0; well && i < n + PATH_STEP; i++) {
-        s->rooms[i] = s->marks[i] = MARK_NEVER;
-        s->levels[i] = DBL_MAX;
-        s->spares[i] = SPARE_ALWAYS;
-    }
-    return well && s->links && s->found && s->carried && s->dirty_links && s->timed_links && moved_new(s);
+    for (uint32_t i = 0; s->gauges && i < n + PATH_STEP; i++)
+        s->gauges[i] = (struct gauge){.room = MARK_NEVER, .mark = MARK_NEVER, .spare = SPARE_ALWAYS, .level = DBL_MAX};
+    return s->gauges && s->links && s->found && s->carried && s->dirty_links && s->timed_links && moved_new(s);
 }
 
 void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed)
 {
     s->links[i].fixed = fixed;
     s->links[i].bytes_s = bytes_s;
-    s->rooms[i] = s->marks[i];
-    s->levels[i] = fixed ? bytes_s : DBL_MAX;
+    s->gauges[i].room = s->gauges[i].mark;
+    s->gauges[i].level = fixed ? bytes_s : DBL_MAX;
     link_mark_set(s, i);
 }
 
@@ -90,7 +83,7 @@ uint32_t link_ended(struct sim *s, uint32_t link)
         return NONE;
     /* what would end within two picoseconds has ended: times are rounded up */
     const struct held *first = &l->held[0];
-    return first->end <= l->served + s->levels[link] * 2e-12 + first->end * 1e-13 ? first->flow : NONE;
+    return first->end <= l->served + s->gauges[link].level * 2e-12 + first->end * 1e-13 ? first->flow : NONE;
 }
 
 void flow_rates_note(struct sim *s, uint32_t id)

@@ -52,7 +52,7 @@ static void fair_with(double tolerance)
                 const uint32_t *path = &s->hops[flows[k] << s->path_shift];
                 const double rate = f->rate;
                 bool bound = path[f->nlinks - 1] == s->store_link && rate == s->links[s->store_link].bytes_s;
-                assert_true(rate > 0 && rate == s->levels[f->holder]);
+                assert_true(rate > 0 && rate == s->gauges[f->holder].level);
                 for (unsigned j = 0; j < f->nlinks && !bound; j++) {
                     const struct link *l = &s->links[path[j]];
                     if (l->fixed)
