@@ -199,7 +199,7 @@ struct memory {
     struct job_class *classes;
 };
 bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32_t workgroup);
-void memory_look(struct sim *s, uint32_t memory);  /* whether it is to be shared anew, as flows take more or less */
+void memory_off(struct sim *s, uint32_t memory); /* flows take more or less: it is shared anew, if by more than the tolerance */
 bool memory_ended(struct sim *s, uint32_t memory); /* its event */
 bool memories_settle(struct sim *s);
 
@@ -349,14 +349,20 @@ struct sim {
     size_t nspans, spans_room, nrates, rates_room;
 };
 
+/* Whether a memory is to be shared anew. Most are not: nothing waits for them. */
+static inline void memory_look(struct sim *s, uint32_t memory)
+{
+    const struct memory *m = &s->memories[memory];
+
+    if (m->njobs && !m->dirty && (m->full || m->wanted + m->taken > m->bytes_s))
+        memory_off(s, memory);
+}
+
 /* Of memory a flow takes more. */
 static inline void memory_take(struct sim *s, uint32_t memory, double change)
 {
-    struct memory *m = &s->memories[memory];
-
-    m->taken += change;
-    if (m->njobs && !m->dirty && (m->full || m->wanted + m->taken > m->bytes_s))
-        memory_look(s, memory);
+    s->memories[memory].taken += change;
+    memory_look(s, memory);
 }
 
 /* Whether a flow reads from and stores to these. */

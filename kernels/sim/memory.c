@@ -106,12 +106,9 @@ bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32
     return !s->failed;
 }
 
-void memory_look(struct sim *s, uint32_t memory)
+void memory_off(struct sim *s, uint32_t memory)
 {
     const struct memory *m = &s->memories[memory];
-
-    if (!m->njobs || m->dirty || (!m->full && m->wanted + m->taken <= m->bytes_s))
-        return;
     const double off = m->taken - m->found, slack = s->m.fabric.tolerance * m->bytes_s;
     if (!(slack > 0) || off > slack || off < -slack)
         memory_touch(s, memory);

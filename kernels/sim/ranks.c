@@ -81,7 +81,7 @@ static void work_begin(struct sim *s, uint32_t workgroup, const struct slice_cos
     double flops = o->flops, bytes = o->bytes, most = d->memory_bytes_s * o->share, rate = d->flops_s[o->compute] * o->share;
     double longer = spread_of(s, s->m.stragglers.rank_spread, (uint64_t)t->rank, 1);
 
-    if (t->plan) {
+    if (cost) {
         const struct slice *slice = slice_of(t, w->slice);
         flops = cost->flops;
         const double moved = cost->read + slice_stored_here(s, t, slice, cost->payload) +
