@@ -13,7 +13,7 @@ bool array_grow(void *array, uint32_t *room, size_t size)
 {
     void **p = array, *grown;
 
-    const uint32_t more = *room ? 2 * *room : 64;
+    const uint32_t more = *room ? 2 * *room : 16;
     grown = realloc(*p, more * size);
     if (!grown)
         return false;
