@@ -80,7 +80,6 @@ struct slice_cost {
     double flops;   /* operations of a product, or additions of pooling, or of partial sums of a product */
     double read;    /* bytes that its rank reads: factors, partial sums, what is put */
     double payload; /* bytes that it stores at each of its destinations */
-    double rows;    /* pieces of memory, each by itself, that these bytes are at a destination */
     /* Bytes that it reads from each other rank's memory, of collectives on one node, whose owners read all inputs. Otherwise 0 */
     double pulled;
 };
@@ -96,6 +95,8 @@ struct slice_costs {
 };
 void slice_costs_begin(const struct problem *problem, const struct plan *plan, struct slice_costs *out);
 struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s);
+/* Pieces of memory, each by itself, that what it stores is at a destination. */
+double slice_rows(const struct slice_costs *c, const struct slice *s);
 
 /* What a plan's rank does: the sum of its slices. */
 struct cost_work cost_plan(const struct problem *problem, const struct plan *plan);

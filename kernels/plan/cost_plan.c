@@ -59,7 +59,7 @@ void slice_costs_begin(const struct problem *problem, const struct plan *plan, s
 }
 
 /* Vectors of a bag lie by themselves; partial sums of products, and a piece of a collective's vector, in one piece; other tiles have rows. */
-static double rows_of(const struct slice_costs *c, const struct slice *s)
+double slice_rows(const struct slice_costs *c, const struct slice *s)
 {
     const struct op_spec *op = op_spec(c->problem->op);
 
@@ -75,7 +75,7 @@ struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s)
 {
     const double n = elements_of(s), terms = c->packets ? (double)c->plan->nranks : (double)s->wait_count;
     const bool is_vector = op_is_vector(c->problem->op);
-    struct slice_cost out = {.rows = rows_of(c, s)};
+    struct slice_cost out = {.flops = 0};
 
     switch (s->kind) {
     case SLICE_COMPUTE_PUT:

@@ -9,13 +9,11 @@
 
 #include "kernels/sim/inside.h"
 
-bool array_room(void *array, uint32_t used, uint32_t *room, size_t size)
+bool array_grow(void *array, uint32_t *room, size_t size)
 {
     void **p = array, *grown;
 
-    if (used < *room)
-        return true;
-    const uint32_t more = *room ? 2 * *room : 64;
+    const uint32_t more = *room ? 2 * *room : 16;
     grown = realloc(*p, more * size);
     if (!grown)
         return false;
@@ -24,13 +22,13 @@ bool array_room(void *array, uint32_t used, uint32_t *room, size_t size)
     return true;
 }
 
-bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *room, size_t size)
+bool ring_grow(void *ring, uint32_t first, uint32_t *room, size_t size)
 {
     const uint32_t was = *room;
 
-    if (!array_room(ring, n, room, size))
+    if (!array_grow(ring, room, size))
         return false;
-    if (was && *room > was) { /* what stood at the ring's beginning follows what stands at its end, now that there is room */
+    if (was) { /* what stood at the ring's beginning follows what stands at its end, now that there is room */
         char *bytes = *(void **)ring;
         memcpy(bytes + was * size, bytes, first * size);
     }
@@ -43,18 +41,34 @@ static bool before(const struct event *a, const struct event *b)
     return ((unsigned __int128)a->at << 64 | a->order) < ((unsigned __int128)b->at << 64 | b->order);
 }
 
-static struct moved *moved_of(struct sim *s, const struct event *e)
+/* Which of those that can be moved an event is; the one after the last: none. */
+static uint32_t moved_of(const struct sim *s, const struct event *e)
 {
-    return e->kind == EVENT_LINK ? &s->links[e->id].event : e->kind == EVENT_MEMORY ? &s->memories[e->id].event : NULL;
+    const uint32_t none = s->nlinks + s->nmemories, memory = e->kind == EVENT_MEMORY ? s->nlinks + e->id : none;
+
+    return e->kind == EVENT_LINK ? e->id : memory;
+}
+
+static bool is_moved(const struct sim *s, uint32_t moved)
+{
+    return moved < s->nlinks + s->nmemories;
+}
+
+bool moved_new(struct sim *s)
+{
+    const size_t n = (size_t)s->nlinks + s->nmemories + 1;
+
+    s->events.moved = calloc(n, sizeof(*s->events.moved));
+    s->events.places = malloc(n * sizeof(*s->events.places));
+    if (s->events.places)
+        memset(s->events.places, 0xff, n * sizeof(*s->events.places)); /* NONE */
+    return s->events.moved && s->events.places;
 }
 
 static void store(struct sim *s, uint32_t i, struct event e)
 {
-    struct moved *moved = moved_of(s, &e);
-
     s->events.heap[i] = e;
-    if (moved)
-        moved->place = i;
+    s->events.places[moved_of(s, &e)] = i;
 }
 
 static void up(struct sim *s, uint32_t i, struct event e)
@@ -103,11 +117,9 @@ bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at)
 /* Takes out the first event of the heap. */
 static void first_take(struct sim *s)
 {
-    struct moved *moved = moved_of(s, &s->events.heap[0]);
     const struct event last = s->events.heap[--s->events.n];
 
-    if (moved)
-        moved->place = NONE;
+    s->events.places[moved_of(s, &s->events.heap[0])] = NONE;
     if (s->events.n)
         down(s, 0, last);
 }
@@ -115,17 +127,18 @@ static void first_take(struct sim *s)
 bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at)
 {
     struct event e = {.at = at, .kind = kind, .id = id};
-    struct moved *m = moved_of(s, &e);
+    const uint32_t which = moved_of(s, &e), place = s->events.places[which];
+    struct moved *m = &s->events.moved[which];
 
-    if (m->place == NONE && at == NEVER)
+    if (place == NONE && at == NEVER)
         return true;
     m->at = at;
     m->order = e.order = s->events.order;
-    if (m->place == NONE)
+    if (place == NONE)
         return event_put(s, kind, id, at);
     s->events.order++;
-    if (at < s->events.heap[m->place].at)
-        up(s, m->place, e);
+    if (at < s->events.heap[place].at)
+        up(s, place, e);
     return true;
 }
 
@@ -134,8 +147,9 @@ static const struct event *first_of(struct sim *s)
 {
     while (s->events.n) {
         struct event *e = &s->events.heap[0];
-        const struct moved *m = moved_of(s, e);
-        if (!m || m->order == e->order)
+        const uint32_t which = moved_of(s, e);
+        const struct moved *m = &s->events.moved[which];
+        if (!is_moved(s, which) || m->order == e->order)
             return e;
         if (m->at == NEVER)
             first_take(s);
@@ -174,12 +188,26 @@ static unsigned earliest(struct sim *s, const struct event **out)
     return where;
 }
 
-uint64_t event_next(struct sim *s)
+bool event_due(struct sim *s)
 {
+    const struct events *q = &s->events;
+    const uint32_t first = q->n ? moved_of(s, &q->heap[0]) : NONE;
     const struct event *e;
 
-    (void)earliest(s, &e);
-    return e ? e->at : NEVER;
+    for (unsigned k = 0; k < LANES; k++)
+        if (q->lane[k].n && q->lane[k].ring[q->lane[k].first].at <= s->now)
+            return true;
+    if (is_moved(s, first) &&
+        q->moved[first].at ==
+            NEVER) { /* it has just been taken: it goes down once it is known where to, and none comes before those below it */
+        bool due = false;
+        for (uint32_t k = 1; k <= 4 && k < q->n; k++)
+            due |= q->heap[k].at <= s->now;
+        if (!due)
+            return false;
+    }
+    e = first_of(s);
+    return e && e->at <= s->now;
 }
 
 bool event_take(struct sim *s, struct event *out)
@@ -191,10 +219,9 @@ bool event_take(struct sim *s, struct event *out)
         return false;
     *out = *e;
     if (where == LANES) {
-        struct moved *moved = moved_of(s, out);
-        if (moved) { /* it stays where it stands, as it will soon be moved again */
-            moved->at = NEVER;
-            moved->order = s->events.order++;
+        const uint32_t which = moved_of(s, out);
+        if (is_moved(s, which)) { /* it stays where it stands, as it will soon be moved again */
+            s->events.moved[which] = (struct moved){.at = NEVER, .order = s->events.order++};
         } else {
             first_take(s);
         }

@@ -67,6 +67,18 @@ static int graph_routes(struct sim *s, struct error *e)
 
 /* ---- making ---- */
 
+/* Where each node of a torus stands. */
+static bool torus_places(struct sim *s)
+{
+    const struct sim_fabric *f = &s->m.fabric;
+
+    s->torus_at = calloc((size_t)s->m.nodes, sizeof(*s->torus_at));
+    for (int node = 0; s->torus_at && node < s->m.nodes; node++)
+        for (int d = 0, rest = node; d < f->dimensions; rest /= f->shape[d++])
+            s->torus_at[node][d] = (uint16_t)(rest % f->shape[d]);
+    return s->torus_at;
+}
+
 static uint32_t fabric_links(const struct sim *s)
 {
     const struct sim_fabric *f = &s->m.fabric;
@@ -199,6 +211,8 @@ int fabric_make(struct sim *s, struct error *e)
     wide_mark(s);
     if (counts_check(s, e))
         return e->status;
+    if (f->kind == SIM_TORUS && !torus_places(s))
+        return error_set(e, -ENOMEM, "no memory for a torus of %d nodes", s->m.nodes);
     return f->kind == SIM_GRAPH && s->m.nodes > 1 ? graph_routes(s, e) : 0;
 }
 
@@ -207,11 +221,12 @@ int fabric_make(struct sim *s, struct error *e)
 static unsigned torus_path(const struct sim *s, int from, int to, uint32_t path[])
 {
     const struct sim_fabric *f = &s->m.fabric;
+    const uint16_t *a_at = s->torus_at[from], *b_at = s->torus_at[to];
     unsigned n = 0;
 
     for (int d = 0, stride = 1; d < f->dimensions; stride *= f->shape[d++]) {
-        const int size = f->shape[d], a = from / stride % size, b = to / stride % size;
-        const int up = (b - a + size) % size, down = size - up;
+        const int size = f->shape[d], a = a_at[d], b = b_at[d];
+        const int up = b >= a ? b - a : b - a + size, down = size - up;
         const bool forward =
             up < down || (up == down && (a & 1) == 0); /* of two ways as long, even nodes take one, odd ones the other */
         const int step = forward ? 1 : size - 1;

@@ -45,6 +45,22 @@ static inline uint64_t ps_after(uint64_t at, uint64_t ps)
     return at + ps < END_OF_TIME ? at + ps : END_OF_TIME;
 }
 
+/* ---- arrays that grow: rarely, and they are asked at every flow and event ---- */
+
+bool array_grow(void *array, uint32_t *room, size_t size);
+bool ring_grow(void *ring, uint32_t first, uint32_t *room, size_t size);
+
+/* Room for one more. */
+static inline bool array_room(void *array, uint32_t used, uint32_t *room, size_t size)
+{
+    return used < *room || array_grow(array, room, size);
+}
+/* Room for one more in a ring of `n` from `first` on; room is a power of two. */
+static inline bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *room, size_t size)
+{
+    return n < *room || ring_grow(ring, first, room, size);
+}
+
 /* ---- events.c: the queue, earliest first; of one time, in the order in which they were put ---- */
 
 enum event_kind {
@@ -65,7 +81,6 @@ struct event {
 /* The event of a memory or a link. One that is to happen later than it stands in the queue stays where it stands, until it comes to be the first. */
 struct moved {
     uint64_t at, order; /* when it is to happen; NEVER: not at all */
-    uint32_t place;     /* in the queue; NONE: it is not there */
 };
 /* Events that all come the same time after they were put stand in a lane, a ring in which the first is the earliest. */
 enum lane_kind { LANE_SLICE, LANE_FLAG, LANES }; /* what each slice costs, and the latency of a flag inside of a node */
@@ -78,32 +93,44 @@ struct events {
     uint32_t n, room;
     uint64_t order;
     struct lane lane[LANES];
+    struct moved *moved; /* [links and memories, and one for all other events] */
+    uint32_t *places;    /* the same: where each stands in the heap; NONE: it does not */
 };
+bool moved_new(struct sim *s);
 bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, uint32_t id, uint64_t after);
 bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 /* Moves an event of a memory or a link, of which there is one at most; NEVER takes it out. */
 bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 bool event_take(struct sim *s, struct event *out);
-/* The time of the earliest one; NEVER: there is none. */
-uint64_t event_next(struct sim *s);
+/* Whether another one happens at this moment. */
+bool event_due(struct sim *s);
 
 /* ---- links.c ---- */
 
-/* What is looked at often comes first, within 64 bytes. */
+/* What else is known of a link stands in arrays of its own (struct sim), so that this is 64 bytes. */
 struct link {
     double bytes_s; /* whole */
-    double found;   /* `sum` when the level was found */
     double served;  /* bytes that each flow which it holds back has been served, until `since` */
     uint64_t since;
-    uint32_t *flows; /* id << path_shift | place in that flow's path */
-    uint32_t *held;  /* flows that it holds back, a heap, the first to end first */
-    uint32_t n, nheld;
+    uint32_t *flows;   /* id << path_shift | place in that flow's path */
+    struct held *held; /* flows that it holds back, a heap, the first to end first */
+    uint32_t n, nheld, room, held_room;
     bool dirty, timed; /* it is going to be looked at; its event is going to be moved */
     bool fixed;        /* each flow may have bytes_s, whatever the others have: a limit of its own */
     bool wide;         /* what can come to it is never more than it carries, so it holds nothing back */
-    struct moved event;
-    double carried; /* bytes of all flows that have begun */
-    uint32_t room, held_room;
+};
+static_assert(sizeof(struct link) == 64, "a cache line");
+/* What changes with every flow, of all links in an array of its own: rates change at several links at once, all over the machine. Rates are whole, so sums are. */
+struct gauge {
+    int64_t room;  /* how much more its flows may have together until it is looked at; less than 0: it is to be looked at */
+    int64_t spare; /* it is to be looked at with more room than this */
+    int64_t mark;  /* the room, and what they have */
+    double level;  /* what a flow may have at most; DBL_MAX: it is not full */
+};
+struct held {
+    double end; /* of `served` of the link, when the flow ends */
+    uint64_t order;
+    uint32_t flow;
 };
 /* What its other links let a flow have. */
 struct limit {
@@ -112,8 +139,6 @@ struct limit {
 };
 enum flow_kind { FLOW_MESSAGE, FLOW_PULL, FLOW_STORE };
 struct flow {
-    double end; /* of `served` of the holder, when it ends */
-    uint64_t order;
     uint32_t place; /* among those that its holder holds back */
     uint32_t owner; /* a message's number, or a workgroup's of a store */
     uint8_t kind;   /* enum flow_kind */
@@ -124,14 +149,26 @@ struct pace {
     uint32_t holder;        /* the link that holds it back */
     uint32_t memory[2];     /* what it reads from and stores to; sim.nmemories: a memory that it does not load */
     uint8_t nlinks, padded; /* padded: nlinks and so many links that are none that they are a multiple of PATH_STEP */
+    uint8_t nwide;          /* links of its way that cannot be full */
+};
+/* A message's flow that has ended, and is on its links still: often the same adapter's next message is to the same node. */
+struct stopped {
+    uint32_t flow, adapter; /* flow: NONE: there is none */
+    uint16_t to;
+    uint64_t latency;
 };
 /* path_most: the most links that a flow has. */
+struct message;
 bool links_new(struct sim *s, uint32_t n, unsigned path_most);
 void link_make(struct sim *s, uint32_t i, double bytes_s, bool fixed);
 /* Returns its number, or NONE: no memory. `path`: of nlinks links, at least one. */
 uint32_t flow_begin(struct sim *s, double bytes, const uint32_t path[], unsigned nlinks, const uint32_t memory[2],
                     uint32_t owner, enum flow_kind kind);
 void flow_end(struct sim *s, uint32_t id);
+/* Ends one of a message, but for its links: flow_again() begins it with other bytes there, and whatever flow begins or stopped_end() takes it off. */
+void flow_stop(struct sim *s, uint32_t id, const struct message *m);
+void flow_again(struct sim *s, double bytes, uint32_t owner);
+void stopped_end(struct sim *s);
 /* The first of the flows that the link holds back that have ended by now; NONE: there is none. */
 uint32_t link_ended(struct sim *s, uint32_t link);
 void flow_rates_note(struct sim *s, uint32_t id); /* for a trace */
@@ -148,8 +185,8 @@ struct job {
 };
 struct job_class {
     double most, rate, served; /* bytes a second of each job; bytes that each job has been served */
-    struct job *jobs;          /* a heap, the first to end first */
-    uint32_t n, room;
+    struct job *jobs;          /* a ring, the first to end first */
+    uint32_t first, n, room;   /* room: a power of two */
 };
 struct memory {
     double taken, bytes_s; /* taken: by flows */
@@ -160,10 +197,9 @@ struct memory {
     uint32_t n, room, order;
     uint64_t since;
     struct job_class *classes;
-    struct moved event;
 };
 bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32_t workgroup);
-void memory_look(struct sim *s, uint32_t memory);  /* whether it is to be shared anew, as flows take more or less */
+void memory_off(struct sim *s, uint32_t memory); /* flows take more or less: it is shared anew, if by more than the tolerance */
 bool memory_ended(struct sim *s, uint32_t memory); /* its event */
 bool memories_settle(struct sim *s);
 
@@ -224,13 +260,17 @@ struct queued {
     uint16_t from, to; /* from: a rank of all; to: a node */
 };
 static_assert(sizeof(struct queued) <= 32 && SIM_MAX_RANKS <= UINT16_MAX && SIM_MAX_NODES <= UINT16_MAX, "two in a cache line");
+#define ADAPTER_SEES 64 /* messages that an adapter looks at for one that it can send */
+#define NOWHERE (-1)
 struct adapter {
     struct queued *ring;     /* in the order in which they are ready */
     uint32_t first, n, room; /* room: a power of two */
     uint32_t nflying;
-    uint32_t blocked;           /* so many of the first are ready, and for nodes that messages are under way to */
-    bool asked;                 /* it has an event for the first of them that is not ready */
-    int flying[SIM_MAX_FLYING]; /* nodes that messages under way go to */
+    uint32_t blocked;             /* so many of the first are ready, and for nodes that messages are under way to */
+    int left;                     /* but for this one, which a message has arrived at; NOWHERE */
+    bool asked;                   /* it has an event for the first of them that is not ready */
+    int flying[SIM_MAX_FLYING];   /* nodes that messages under way go to */
+    uint16_t nodes[ADAPTER_SEES]; /* of those that are blocked, the nodes */
 };
 /* The thread of a node that sends and receives. Without a core of its own it waits for one: what it is to send stands unprepared (UNPREPARED) at the end of its
  * adapters' queues, and what it has received in a list. */
@@ -268,15 +308,13 @@ struct sim {
     int nranks;
     bool failed; /* no memory */
     struct events events;
-    /* What changes with every flow, of all links in arrays of their own: rates change at several links at once, all over the machine. Rates are whole, so sums
-     * are. `rooms`: how much more a link's flows may have together until it is looked at; less than 0: it is to be looked at. `marks`: that, and what they have.
-     * `spares`: it is to be looked at with more room than this */
-    int64_t *rooms, *marks, *spares; /* [nlinks + PATH_STEP]: the last ones are those of no links */
-    double *levels;                  /* the same: what a link's flows may have at most; DBL_MAX: it is not full */
+    struct gauge *gauges;    /* [nlinks + PATH_STEP]: the last ones are those of no links */
+    double *found, *carried; /* [nlinks]: what its flows had when the level was found; bytes of all flows that have begun */
     struct link *links;
     struct flow *flows;
-    struct pace *paces;      /* of flows */
-    uint32_t *hops, *hop_at; /* [flows_room << path_shift]: the links of each flow, and its place among each one's flows */
+    struct pace *paces; /* of flows */
+    uint32_t *hops,
+        *hop_at; /* [flows_room << path_shift]: the links of each flow, and its place among each one's flows, then its wide ones */
     unsigned path_shift, path_round;
     struct memory *memories; /* [nmemories + 1]: the last one has no jobs */
     uint32_t nlinks, nflows, flows_room, *flows_free, nflows_free, flows_free_room;
@@ -286,10 +324,12 @@ struct sim {
     struct limit *limits; /* room for a link's flows */
     uint32_t limits_room;
     uint64_t flow_order;
+    struct stopped stopped;
     uint32_t nic_out, nic_in, fabric_first, node_first; /* where links of each sort begin */
     uint32_t store_link;                                /* the limit of what one workgroup stores; NONE: there is none */
     uint32_t *next_hop;                                 /* GRAPH: [nodes + switches][nodes]: the link towards each node */
     int32_t *link_to;                                   /* GRAPH: where each cable's link leads */
+    uint16_t (*torus_at)[3]; /* TORUS: [nodes]: where each stands, which divisions would say at each message */
     int leaves;
     struct adapter *adapters;                  /* [nodes * rails] */
     struct proxy *proxies;                     /* [nodes] */
@@ -309,14 +349,26 @@ struct sim {
     size_t nspans, spans_room, nrates, rates_room;
 };
 
+/* Whether a memory is to be shared anew. Most are not: nothing waits for them. */
+static inline void memory_look(struct sim *s, uint32_t memory)
+{
+    const struct memory *m = &s->memories[memory];
+
+    if (m->njobs && !m->dirty && (m->full || m->wanted + m->taken > m->bytes_s))
+        memory_off(s, memory);
+}
+
 /* Of memory a flow takes more. */
 static inline void memory_take(struct sim *s, uint32_t memory, double change)
 {
-    struct memory *m = &s->memories[memory];
+    s->memories[memory].taken += change;
+    memory_look(s, memory);
+}
 
-    m->taken += change;
-    if (m->njobs && !m->dirty && (m->full || m->wanted + m->taken > m->bytes_s))
-        memory_look(s, memory);
+/* Whether a flow reads from and stores to these. */
+static inline bool flow_is_of(const struct sim *s, uint32_t flow, const uint32_t memory[2])
+{
+    return s->paces[flow].memory[0] == memory[0] && s->paces[flow].memory[1] == memory[1];
 }
 
 static inline int node_of(const struct sim *s, int rank)
@@ -367,19 +419,23 @@ double slice_stored_here(const struct sim *s, const struct task *t, const struct
 /* Raises a group's flag; carried: messages of this slice have done so on other nodes. */
 void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct slice *carried);
 void adapter_ready(struct sim *s, uint32_t adapter);
-void message_sent(struct sim *s, uint32_t message); /* its flow has ended */
+void message_sent(struct sim *s, uint32_t message, uint32_t flow); /* its flow has ended */
 void message_arrive(struct sim *s, uint32_t message);
 void message_deliver(struct sim *s, uint32_t message);
-void proxy_core(struct sim *s, uint32_t node);                 /* it has waited long enough */
-void proxy_computing(struct sim *s, uint32_t rank, bool more); /* a workgroup of this rank computes, or does so no more */
-void proxies_settle(struct sim *s);                            /* those that wait go on where a core has become free */
+void proxy_core(struct sim *s, uint32_t node);              /* it has waited long enough */
+void proxy_counts(struct sim *s, uint32_t rank, bool more); /* where a proxy waits for a core */
+void proxies_settle(struct sim *s);                         /* those that wait go on where a core has become free */
+
+/* A workgroup of this rank computes, or does so no more. */
+static inline void proxy_computing(struct sim *s, uint32_t rank, bool more)
+{
+    if (s->m.fabric.core_wait_s > 0)
+        proxy_counts(s, rank, more);
+}
 
 double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b); /* 1 or more: random.c */
 double random_of(const struct sim *s, uint64_t a, uint64_t b);
 int stuck_explain(const struct sim *s, struct error *e);
 void trace_span(struct sim *s, const struct workgroup *w);
-/* Room for one more in a ring of `n` from `first` on; room is a power of two. */
-bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *room, size_t size);
-bool array_room(void *array, uint32_t used, uint32_t *room, size_t size); /* room for one more */
 
 #endif

@@ -22,8 +22,8 @@ static bool link_event(struct sim *s, uint32_t i)
     l->timed = false;
     if (l->nheld == 0)
         return event_move(s, EVENT_LINK, i, NEVER);
-    const double left = s->flows[l->held[0]].end - l->served;
-    return event_move(s, EVENT_LINK, i, ps_after(s->now, left > 0 ? ps_of(left / s->levels[i]) : 0));
+    const double left = l->held[0].end - l->served;
+    return event_move(s, EVENT_LINK, i, ps_after(s->now, left > 0 ? ps_of(left / s->gauges[i].level) : 0));
 }
 
 static bool limits_room(struct sim *s, uint32_t n)
@@ -68,7 +68,7 @@ static bool flow_take(struct sim *s, uint32_t i, uint32_t id)
 {
     if (!flow_join(s, id, i, flow_leave(s, id)))
         return false;
-    flow_rate_set(s, id, s->levels[i]);
+    flow_rate_set(s, id, s->gauges[i].level);
     return true;
 }
 
@@ -95,17 +95,17 @@ static bool level_find(struct sim *s, uint32_t i)
         s->limits[k] = (struct limit){.rate = known ? s->paces[id].rate : flow_limit(s, id), .flow = id};
     }
     const uint32_t n = l->n;
-    s->levels[i] = level_of(s->limits, n, l->bytes_s);
+    s->gauges[i].level = level_of(s->limits, n, l->bytes_s);
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t id = s->limits[k].flow;
         const double limit = s->limits[k].rate;
         bool well = true;
-        if (limit > s->levels[i] && s->paces[id].holder != i)
+        if (limit > s->gauges[i].level && s->paces[id].holder != i)
             well = flow_take(s, i, id);
-        else if (limit < s->levels[i] && s->paces[id].holder == i)
+        else if (limit < s->gauges[i].level && s->paces[id].holder == i)
             well = flow_give(s, i, id, limit);
-        else if (s->paces[id].holder == i && s->paces[id].rate != s->levels[i])
-            flow_rate_set(s, id, s->levels[i]);
+        else if (s->paces[id].holder == i && s->paces[id].rate != s->gauges[i].level)
+            flow_rate_set(s, id, s->gauges[i].level);
         if (!well)
             return false;
     }
@@ -117,9 +117,9 @@ static void level_set(struct sim *s, uint32_t i, double level)
 {
     const struct link *l = &s->links[i];
 
-    s->levels[i] = level;
+    s->gauges[i].level = level;
     for (uint32_t k = 0; k < l->nheld; k++)
-        flow_rate_set(s, l->held[k], level);
+        flow_rate_set(s, l->held[k].flow, level);
 }
 
 /* A full link whose held flows may have more than before: each as much as its other links let it have, and those that are held back there leave. */
@@ -131,9 +131,9 @@ static bool level_rise(struct sim *s, uint32_t i, double left, double level)
 
     if (!limits_room(s, n))
         return false;
-    s->levels[i] = DBL_MAX; /* so it limits none of its flows meanwhile */
+    s->gauges[i].level = DBL_MAX; /* so it limits none of its flows meanwhile */
     for (uint32_t k = 0; k < n; k++)
-        s->limits[k] = (struct limit){.rate = flow_limit(s, l->held[k]), .flow = l->held[k]};
+        s->limits[k] = (struct limit){.rate = flow_limit(s, l->held[k].flow), .flow = l->held[k].flow};
     for (uint32_t counted = 0; counted != stay;) { /* those that leave let the level rise further */
         double rest = left;
         counted = stay;
@@ -146,7 +146,7 @@ static bool level_rise(struct sim *s, uint32_t i, double left, double level)
         if (stay != counted)
             level = stay ? share_of(rest, stay) : DBL_MAX;
     }
-    s->levels[i] = level;
+    s->gauges[i].level = level;
     for (uint32_t k = 0; k < n; k++) {
         if (s->limits[k].rate >= level)
             flow_rate_set(s, s->limits[k].flow, level);
@@ -192,18 +192,19 @@ static bool level_fall(struct sim *s, uint32_t i, double left, double level)
 static bool level_move(struct sim *s, uint32_t i)
 {
     const struct link *l = &s->links[i];
-    const double left = l->bytes_s - (link_sum(s, i) - s->levels[i] * l->nheld);
+    const double left = l->bytes_s - (link_sum(s, i) - s->gauges[i].level * l->nheld);
 
     if (l->nheld == 0 && left >= 0) {
-        s->levels[i] = DBL_MAX;
+        s->gauges[i].level = DBL_MAX;
         return true;
     }
     if (l->nheld == 0) {
-        s->levels[i] = DBL_MAX;
+        s->gauges[i].level = DBL_MAX;
         return level_find(s, i);
     }
     const double level = share_of(left, l->nheld);
-    return level > s->levels[i] ? level_rise(s, i, left, level) : level == s->levels[i] || level_fall(s, i, left, level);
+    return level > s->gauges[i].level ? level_rise(s, i, left, level)
+                                      : level == s->gauges[i].level || level_fall(s, i, left, level);
 }
 
 static bool link_settle(struct sim *s, uint32_t i)
@@ -213,9 +214,9 @@ static bool link_settle(struct sim *s, uint32_t i)
     link_advance(s, i);
     if (l->fixed || !link_is_off(s, i)) /* it is looked at because the flow that ends first is another one */
         return true;
-    if (s->levels[i] < DBL_MAX ? !level_move(s, i) : (l->nheld > 0 || link_sum(s, i) > l->bytes_s) && !level_find(s, i))
+    if (s->gauges[i].level < DBL_MAX ? !level_move(s, i) : (l->nheld > 0 || link_sum(s, i) > l->bytes_s) && !level_find(s, i))
         return false;
-    l->found = link_sum(s, i);
+    s->found[i] = link_sum(s, i);
     return true;
 }
 

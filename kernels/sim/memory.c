@@ -35,31 +35,37 @@ static bool ends_before(const struct job *a, const struct job *b)
     return a->end < b->end || (a->end == b->end && a->order < b->order);
 }
 
+static struct job *job_at(const struct job_class *c, uint32_t i)
+{
+    return &c->jobs[(c->first + i) & (c->room - 1)];
+}
+
+/* Most jobs of a class have as many bytes as those before them, and so end after all others. */
 static bool job_push(struct job_class *c, struct job job)
 {
     uint32_t i = c->n;
 
-    if (!array_room(&c->jobs, c->n, &c->room, sizeof(job)))
+    if (!ring_room(&c->jobs, c->first, c->n, &c->room, sizeof(job)))
         return false;
-    for (c->n++; i > 0 && ends_before(&job, &c->jobs[(i - 1) / 2]); i = (i - 1) / 2)
-        c->jobs[i] = c->jobs[(i - 1) / 2];
-    c->jobs[i] = job;
+    for (c->n++; i > 0 && ends_before(&job, job_at(c, i - 1)); i--)
+        *job_at(c, i) = *job_at(c, i - 1);
+    *job_at(c, i) = job;
     return true;
 }
 
 static struct job job_pop(struct job_class *c)
 {
-    const struct job first = c->jobs[0], last = c->jobs[--c->n];
-    uint32_t i = 0;
+    const struct job job = *job_at(c, 0);
 
-    for (uint32_t child; (child = 2 * i + 1) < c->n; i = child) {
-        child += child + 1 < c->n && ends_before(&c->jobs[child + 1], &c->jobs[child]);
-        if (!ends_before(&c->jobs[child], &last))
-            break;
-        c->jobs[i] = c->jobs[child];
-    }
-    c->jobs[i] = last;
-    return first;
+    c->first = (c->first + 1) & (c->room - 1);
+    c->n--;
+    return job;
+}
+
+/* What would end within two picoseconds has ended: times are rounded up. */
+static bool first_has_ended(const struct job_class *c)
+{
+    return c->n && job_at(c, 0)->end <= c->served + c->rate * 2e-12 + job_at(c, 0)->end * 1e-13;
 }
 
 static struct job_class *class_get(struct memory *m, double most)
@@ -100,12 +106,9 @@ bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32
     return !s->failed;
 }
 
-void memory_look(struct sim *s, uint32_t memory)
+void memory_off(struct sim *s, uint32_t memory)
 {
     const struct memory *m = &s->memories[memory];
-
-    if (!m->njobs || m->dirty || (!m->full && m->wanted + m->taken <= m->bytes_s))
-        return;
     const double off = m->taken - m->found, slack = s->m.fabric.tolerance * m->bytes_s;
     if (!(slack > 0) || off > slack || off < -slack)
         memory_touch(s, memory);
@@ -118,9 +121,7 @@ bool memory_ended(struct sim *s, uint32_t memory)
     memory_advance(s, m);
     memory_touch(s, memory);
     for (uint32_t c = 0; c < m->n; c++) {
-        /* what would end within two picoseconds has ended: times are rounded up */
-        while (m->classes[c].n && m->classes[c].jobs[0].end <=
-                                      m->classes[c].served + m->classes[c].rate * 2e-12 + m->classes[c].jobs[0].end * 1e-13) {
+        while (first_has_ended(&m->classes[c])) {
             const struct job job = job_pop(&m->classes[c]);
             m->njobs--;
             workgroup_go(s, job.workgroup); /* may begin jobs, and so move the classes */
@@ -173,7 +174,7 @@ bool memories_settle(struct sim *s)
             const struct job_class *k = &m->classes[c];
             if (k->n == 0)
                 continue;
-            const double seconds = (k->jobs[0].end - k->served) / k->rate; /* rates are more than 0 */
+            const double seconds = (job_at(k, 0)->end - k->served) / k->rate; /* rates are more than 0 */
             first = seconds < first ? seconds : first;
         }
         if (!event_move(s, EVENT_MEMORY, i, m->njobs ? ps_after(s->now, first > 0 ? ps_of(first) : 0) : NEVER))

@@ -338,10 +338,11 @@ void sim_free(struct sim *s)
                            s->events.lane[LANE_SLICE].ring,
                            s->events.lane[LANE_FLAG].ring,
                            s->links,
-                           s->rooms,
-                           s->marks,
-                           s->spares,
-                           s->levels,
+                           s->gauges,
+                           s->found,
+                           s->carried,
+                           s->events.moved,
+                           s->events.places,
                            s->paces,
                            s->hops,
                            s->hop_at,
@@ -353,6 +354,7 @@ void sim_free(struct sim *s)
                            s->dirty_memories,
                            s->limits,
                            s->next_hop,
+                           s->torus_at,
                            s->link_to,
                            s->adapters,
                            s->proxies,
@@ -408,11 +410,13 @@ static int machine_make(struct sim *s, struct error *e)
         !s->next_operator)
         return error_set(e, -ENOMEM, "no memory for %d ranks", s->nranks);
     for (uint32_t i = 0; i <= s->nmemories; i++)
-        s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s, .event.place = NONE};
+        s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s};
     for (size_t i = 0; i < ranks; i++)
         s->free_workgroups[i] = m->device.workgroups;
     for (int i = 0; i < m->nodes; i++)
         s->proxies[i].first = s->proxies[i].last = NONE;
+    for (size_t i = 0; i < adapters; i++)
+        s->adapters[i].left = NOWHERE;
     return fabric_make(s, e);
 }
 
@@ -427,6 +431,7 @@ int sim_new(const struct sim_machine *machine, uint64_t seed, struct sim **out, 
     s->seed = seed;
     s->nranks = machine->node.ranks * machine->nodes;
     s->messages_free = NONE;
+    s->stopped.flow = NONE;
     s->traced = -1;
     s->traced_link = NONE;
     const int status = machine_make(s, e);

@@ -16,6 +16,8 @@
 /* ROOM: it waits until its stores before have ended. STORED: it waits for its stores. TAKEN: it waits for flags, or for nothing. */
 enum phase { PHASE_COST, PHASE_PULL, PHASE_WORK, PHASE_ROOM, PHASE_STORED, PHASE_TAKEN };
 
+#define SLICES_AHEAD 4
+
 bool flag_has(const struct task *t, uint32_t flag)
 {
     return t->flags && t->flags[flag / 8] >> flag % 8 & 1;
@@ -69,8 +71,8 @@ static bool slice_adds(const struct slice *slice)
     return slice->kind == SLICE_REDUCE || slice->kind == SLICE_REDUCE_NODE;
 }
 
-/* A slice's share of the device: what its workgroup computes and moves in a second, at most. */
-static void work_begin(struct sim *s, uint32_t workgroup)
+/* A slice's share of the device: what its workgroup computes and moves in a second, at most. cost: NULL where a rank computes by itself. */
+static void work_begin(struct sim *s, uint32_t workgroup, const struct slice_cost *cost)
 {
     struct workgroup *w = &s->workgroups[workgroup];
     const struct task *t = &s->tasks[w->task];
@@ -79,13 +81,12 @@ static void work_begin(struct sim *s, uint32_t workgroup)
     double flops = o->flops, bytes = o->bytes, most = d->memory_bytes_s * o->share, rate = d->flops_s[o->compute] * o->share;
     double longer = spread_of(s, s->m.stragglers.rank_spread, (uint64_t)t->rank, 1);
 
-    if (t->plan) {
+    if (cost) {
         const struct slice *slice = slice_of(t, w->slice);
-        const struct slice_cost cost = slice_cost(&t->costs, slice);
-        flops = cost.flops;
-        const double moved = cost.read + slice_stored_here(s, t, slice, cost.payload) +
-                             (s->m.node.link == SIM_LINK_MEMORY ? cost.pulled * (t->plan->nranks - 1) : 0);
-        bytes = moved - cost.read * t->found;
+        flops = cost->flops;
+        const double moved = cost->read + slice_stored_here(s, t, slice, cost->payload) +
+                             (s->m.node.link == SIM_LINK_MEMORY ? cost->pulled * (t->plan->nranks - 1) : 0);
+        bytes = moved - cost->read * t->found;
         most = d->workgroup_bytes_s > 0 ? d->workgroup_bytes_s : d->memory_bytes_s;
         most *= t->found > 0 ? bytes / moved : 1; /* what a cache has takes its workgroup as long, and memory nothing */
         rate = d->flops_s[slice_adds(slice) ? COMPUTE_VECTOR : op_spec(t->costs.problem->op)->compute] / d->workgroups;
@@ -124,6 +125,25 @@ static void slice_finished(struct sim *s, uint32_t workgroup, uint32_t number)
 /* What a slice's workgroup does next: DONE: the slice has finished. NEXT: its stores go on, and the next slice may be taken. BUSY: neither yet. */
 enum progress { BUSY, NEXT, DONE };
 
+/* What every slice costs its workgroup, and each row that it stores; false: nothing. */
+static bool slice_begins(struct sim *s, uint32_t workgroup, const struct slice *slice)
+{
+    struct workgroup *w = &s->workgroups[workgroup];
+    const struct task *t = &s->tasks[w->task];
+    const double row_s = s->m.device.row_s;
+    const double cost_s = s->m.device.slice_s + (row_s > 0 ? row_s * slice_rows(&t->costs, slice) : 0);
+
+    if (!(cost_s > 0))
+        return false;
+    w->phase = PHASE_COST;
+    proxy_computing(s, (uint32_t)t->rank, true);
+    if (row_s > 0) /* each slice has another time, so these are no lane's */
+        (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(cost_s)));
+    else
+        (void)event_put_lane(s, LANE_SLICE, EVENT_WORK, workgroup, ps_of(cost_s));
+    return true;
+}
+
 /* Goes through the phases that take no time. */
 static enum progress phases_go(struct sim *s, uint32_t workgroup, enum phase phase)
 {
@@ -132,30 +152,21 @@ static enum progress phases_go(struct sim *s, uint32_t workgroup, enum phase pha
 
     if (!t->plan) {
         if (phase < PHASE_ROOM)
-            work_begin(s, workgroup);
+            work_begin(s, workgroup, NULL);
         return phase < PHASE_ROOM ? BUSY : DONE;
     }
     const struct slice *slice = slice_of(t, w->slice);
     if (slice->kind == SLICE_WAIT)
         return DONE;
-    const struct slice_cost cost = slice_cost(&t->costs, slice);
-    const double cost_s = s->m.device.slice_s + (s->m.device.row_s > 0 ? s->m.device.row_s * cost.rows : 0);
-    if (phase == PHASE_COST && cost_s > 0) {
-        w->phase = PHASE_COST;
-        proxy_computing(s, (uint32_t)t->rank, true);
-        /* of rows that cost something each slice has another time, so these are no lane's */
-        if (s->m.device.row_s > 0)
-            (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(cost_s)));
-        else
-            (void)event_put_lane(s, LANE_SLICE, EVENT_WORK, workgroup, ps_of(cost_s));
+    if (phase == PHASE_COST && slice_begins(s, workgroup, slice))
         return BUSY;
-    }
+    const struct slice_cost cost = slice_cost(&t->costs, slice);
     if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {
         w->phase = PHASE_PULL;
         return BUSY;
     }
     if (phase <= PHASE_WORK) {
-        work_begin(s, workgroup);
+        work_begin(s, workgroup, &cost);
         return BUSY;
     }
     if (!slice_puts(slice->kind) || !(cost.payload > 0))
@@ -195,6 +206,7 @@ static bool workgroup_take(struct sim *s, uint32_t workgroup)
         return false;
     }
     w->slice = t->next++;
+    __builtin_prefetch(slice_of(t, t->next + SLICES_AHEAD)); /* there are more of them than caches have room for */
     w->wait = s->now;
     w->flag = 0;
     w->phase = PHASE_TAKEN;

@@ -32,10 +32,12 @@ static void flows_ended(struct sim *s, uint32_t link)
     for (uint32_t id; (id = link_ended(s, link)) != NONE;) {
         const uint32_t owner = s->flows[id].owner;
         const uint8_t kind = s->flows[id].kind;
+        if (kind == FLOW_MESSAGE) {
+            message_sent(s, owner, id);
+            continue;
+        }
         flow_end(s, id);
-        if (kind == FLOW_MESSAGE)
-            message_sent(s, owner);
-        else if (kind == FLOW_PULL)
+        if (kind == FLOW_PULL)
             workgroup_go(s, owner);
         else
             workgroup_stored(s, owner);
@@ -99,7 +101,7 @@ int sim_run(struct sim *s, const atomic_bool *stop, struct error *e)
     for (int r = 0; r < s->nranks; r++)
         rank_go(s, r);
     while (well && s->tasks_left) {
-        if (is_unsettled(s) && event_next(s) > s->now && !(well = settle(s)))
+        if (is_unsettled(s) && !event_due(s) && !(well = settle(s)))
             break;
         if (!event_take(s, &next))
             break;
@@ -151,7 +153,7 @@ struct sim_counts sim_counts(const struct sim *s)
     uint32_t busiest = NONE;
 
     for (uint32_t i = 0; i + 1 < s->nlinks && s->now > 0; i++) {
-        const double use = s->links[i].carried / (s->links[i].bytes_s * seconds(s->now));
+        const double use = s->carried[i] / (s->links[i].bytes_s * seconds(s->now));
         if (use > out.busiest) {
             out.busiest = use;
             busiest = i;

@@ -6,11 +6,11 @@
  * another node: so all that goes from one adapter to one node arrives in the order in which it was handed over, flags behind data. A flag travels with the
  * data of the last slice of its group if that slice's data goes there, and as a message of no bytes otherwise. Where it arrives the proxy stores it.
  */
+#include <string.h>
+
 #include "kernels/sim/inside.h"
 
 static bool proxy_waits(struct sim *s, uint32_t node);
-
-#define LOOK_AHEAD 64 /* messages that an adapter looks at for one that it can send */
 
 /* The next rank of a destination from `r` on; nranks: there is none. */
 static int destination_from(const struct plan *plan, unsigned dst, int r)
@@ -75,26 +75,54 @@ static struct queued *queued_at(const struct adapter *a, uint32_t i)
     return &a->ring[(a->first + i) & (a->room - 1)];
 }
 
+/* Takes a message out, of those that the adapter has looked at, which stay the first. */
+static void adapter_out(struct adapter *a, uint32_t i, struct queued *out)
+{
+    __builtin_prefetch(queued_at(a, a->blocked + 4)); /* it was put there long ago, and is looked at soon */
+    *out = *queued_at(a, i);
+    for (uint32_t k = i; k > 0; k--)
+        *queued_at(a, k) = *queued_at(a, k - 1);
+    a->first = (a->first + 1) & (a->room - 1);
+    a->n--;
+}
+
+/* The first of the blocked messages to the node that one has left for. */
+static bool adapter_take_blocked(struct adapter *a, struct queued *out)
+{
+    uint32_t i = 0;
+
+    while (i < a->blocked && a->nodes[i] != a->left)
+        i++;
+    if (i == a->blocked) {
+        a->left = NOWHERE;
+        return false;
+    }
+    adapter_out(a, i, out);
+    memmove(&a->nodes[i], &a->nodes[i + 1], (--a->blocked - i) * sizeof(a->nodes[0]));
+    if (out->bytes > 0) /* it is under way there again */
+        a->left = NOWHERE;
+    return true;
+}
+
 /* Takes the first message out that the adapter can send; false: there is none. *ready: when the first that is not ready will be; NEVER: those that were looked
- * at are. Messages that cannot be sent, since others to their nodes are under way, are not looked at again before one of those has left: a full window would be
- * gone through at each message that is put behind it. */
+ * at are. Messages that cannot be sent, since others to their nodes are under way, are not looked at again before one of those has arrived, and then only for
+ * its node: a full window would be gone through at each message that is put behind it. */
 static bool adapter_take(const struct sim *s, struct adapter *a, uint64_t *ready, struct queued *out)
 {
     *ready = NEVER;
-    for (uint32_t i = a->blocked; i < a->n && i < LOOK_AHEAD; a->blocked = ++i) {
-        const struct queued *q = queued_at(a, i);
+    if (a->left != NOWHERE && adapter_take_blocked(a, out))
+        return true;
+    for (; a->blocked < a->n && a->blocked < ADAPTER_SEES; a->blocked++) {
+        const struct queued *q = queued_at(a, a->blocked);
         if (q->ready > s->now) {
             *ready = q->ready;
             return false;
         }
-        if (flies_to(a, q->to))
-            continue;
-        *out = *q;
-        for (; i > 0; i--) /* those that were looked at stay the first */
-            *queued_at(a, i) = *queued_at(a, i - 1);
-        a->first = (a->first + 1) & (a->room - 1);
-        a->n--;
-        return true;
+        if (!flies_to(a, q->to)) {
+            adapter_out(a, a->blocked, out);
+            return true;
+        }
+        a->nodes[a->blocked] = q->to;
     }
     return false;
 }
@@ -111,29 +139,49 @@ static void message_left(struct sim *s, uint32_t message)
         (void)event_put(s, EVENT_ARRIVE, message, ps_after(s->now, m->latency));
 }
 
+/* A message begins to leave by its adapter; false: no memory. */
+static bool message_go(struct sim *s, uint32_t adapter, const struct queued *q)
+{
+    struct adapter *a = &s->adapters[adapter];
+    const struct stopped *stopped = &s->stopped;
+    const uint32_t rails = (uint32_t)s->m.node.rails, from = adapter / rails;
+    const uint32_t memory[2] = {memory_of(s, q->from), memory_of(s, s->tasks[q->task].rank)};
+    const bool again = stopped->flow != NONE && stopped->adapter == adapter && stopped->to == q->to && q->bytes > 0 &&
+                       flow_is_of(s, stopped->flow, memory);
+    struct message m = {.task = q->task,
+                        .flag = q->flag,
+                        .from = (uint16_t)from,
+                        .to = q->to,
+                        .adapter = adapter,
+                        .bytes = q->bytes,
+                        .latency = stopped->latency};
+    uint32_t path[PATH_MAX_LINKS];
+    const unsigned n = again ? 0 : fabric_path(s, (int)from, q->to, (int)(adapter % rails), path, &m.latency);
+    const uint32_t i = message_new(s, m);
+
+    if (i == NONE)
+        return false;
+    if (!(q->bytes > 0)) {
+        message_left(s, i);
+        return true;
+    }
+    a->flying[a->nflying++] = q->to;
+    if (again)
+        flow_again(s, q->bytes, i);
+    else
+        (void)flow_begin(s, q->bytes, path, n, memory, i, FLOW_MESSAGE);
+    return true;
+}
+
 static void adapter_go(struct sim *s, uint32_t adapter)
 {
     struct adapter *a = &s->adapters[adapter];
-    const uint32_t rails = (uint32_t)s->m.node.rails, from = adapter / rails;
-    uint32_t path[PATH_MAX_LINKS];
     uint64_t ready = NEVER;
     struct queued q;
 
-    while (a->nflying < (uint32_t)s->m.fabric.in_flight && adapter_take(s, a, &ready, &q)) {
-        struct message m = {
-            .task = q.task, .flag = q.flag, .from = (uint16_t)from, .to = q.to, .adapter = adapter, .bytes = q.bytes};
-        const unsigned n = fabric_path(s, (int)from, q.to, (int)(adapter % rails), path, &m.latency);
-        const uint32_t i = message_new(s, m);
-        if (i == NONE)
+    while (a->nflying < (uint32_t)s->m.fabric.in_flight && adapter_take(s, a, &ready, &q))
+        if (!message_go(s, adapter, &q))
             return;
-        if (!(q.bytes > 0)) {
-            message_left(s, i);
-            continue;
-        }
-        const uint32_t memory[2] = {memory_of(s, q.from), memory_of(s, s->tasks[q.task].rank)};
-        a->flying[a->nflying++] = q.to;
-        (void)flow_begin(s, q.bytes, path, n, memory, i, FLOW_MESSAGE);
-    }
     if (a->nflying < (uint32_t)s->m.fabric.in_flight && ready < NEVER && !a->asked)
         a->asked = event_put(s, EVENT_READY, adapter, ready);
 }
@@ -166,20 +214,23 @@ static void message_send(struct sim *s, const struct task *from, int place, doub
     adapter_go(s, adapter);
 }
 
-void message_sent(struct sim *s, uint32_t message)
+void message_sent(struct sim *s, uint32_t message, uint32_t flow)
 {
     const struct message *m = &s->messages[message];
     const uint32_t adapter = m->adapter;
     struct adapter *a = &s->adapters[adapter];
 
+    flow_stop(s, flow, m);
     for (uint32_t i = 0; i < a->nflying; i++)
         if (a->flying[i] == m->to) {
             a->flying[i] = a->flying[--a->nflying];
-            a->blocked = 0;
+            a->blocked = a->left == NOWHERE ? a->blocked : 0;
+            a->left = a->left == NOWHERE ? m->to : NOWHERE;
             break;
         }
     message_left(s, message);
     adapter_go(s, adapter);
+    stopped_end(s);
 }
 
 static void message_received(struct sim *s, uint32_t message)
@@ -263,12 +314,10 @@ void proxy_core(struct sim *s, uint32_t node)
         proxy_go(s, node);
 }
 
-void proxy_computing(struct sim *s, uint32_t rank, bool more)
+void proxy_counts(struct sim *s, uint32_t rank, bool more)
 {
     struct proxy *p = &s->proxies[node_of(s, (int)rank)];
 
-    if (!(s->m.fabric.core_wait_s > 0))
-        return;
     p->computing += more ? 1 : UINT32_MAX;
     if (!more && p->waits)
         proxy_look(s, (uint32_t)node_of(s, (int)rank));

@@ -36,6 +36,8 @@ static int simulate(const char *description, const char *const more[4])
 
 static const char *const nothing[4] = {NULL};
 
+#define NAME_OF_64 "1234567890123456789012345678901234567890123456789012345678901234"
+
 static void faults(void)
 {
     static const struct {
@@ -45,6 +47,9 @@ static void faults(void)
         {"{\n\n\"machine\": }", ":3: no JSON"},
         {"{" MACHINE "\"workload\": [" WORK "],\n\"speed\": 3}",
          ":6: speed: unknown key; there are name, seed, machine, workload"},
+        {"{" MACHINE "\"workload\": [" WORK "],\n\"name\": 5}", ":6: name: needed is a text of at most 127 characters"},
+        {"{" MACHINE "\"workload\": [" WORK "],\n\"name\": \"" NAME_OF_64 NAME_OF_64 "\"}",
+         ":6: name: needed is a text of at most 127 characters"},
         {"{" MACHINE "\"workload\": [" WORK "],\n\n\"workload\": [" WORK "]}", ":7: \"workload\" stands twice"},
         {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE
          ",\n\"fabric\": {\"kind\": \"torus\", \"bandwidth\": \"10\"}}, \"workload\": [" WORK "]}",

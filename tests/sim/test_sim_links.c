@@ -52,7 +52,7 @@ static void fair_with(double tolerance)
                 const uint32_t *path = &s->hops[flows[k] << s->path_shift];
                 const double rate = f->rate;
                 bool bound = path[f->nlinks - 1] == s->store_link && rate == s->links[s->store_link].bytes_s;
-                assert_true(rate > 0 && rate == s->levels[f->holder]);
+                assert_true(rate > 0 && rate == s->gauges[f->holder].level);
                 for (unsigned j = 0; j < f->nlinks && !bound; j++) {
                     const struct link *l = &s->links[path[j]];
                     if (l->fixed)
@@ -174,7 +174,7 @@ static void test_slow(void **state)
             assert_true(event_put(s, EVENT_START, f, ps_of(flows[f].begin)));
         }
         for (;;) {
-            if (event_next(s) > s->now)
+            if (!event_due(s))
                 assert_true(links_settle(s));
             if (!event_take(s, &event))
                 break;
@@ -193,8 +193,88 @@ static void test_slow(void **state)
         for (int f = 0; f < SLOW_FLOWS; f++)
             expect_near(ends[f], flows[f].end, 1e6);
         for (int i = 0; i < SLOW_LINKS; i++)
-            assert_true(s->links[i].carried == carried[i] && link_sum(s, i) == 0);
+            assert_true(s->carried[i] == carried[i] && link_sum(s, i) == 0);
         sim_free(s);
+    }
+}
+
+enum { WAYS = 40, WAY_LINKS = 24, WAY_MESSAGES = 5 };
+struct way {
+    uint32_t path[4], length;
+    double bytes;
+};
+/* When messages end that follow each other on the same ways, and what the links have carried. */
+struct ways_end {
+    uint64_t at[WAYS][WAY_MESSAGES];
+    double carried[WAY_LINKS];
+};
+
+/* again: each takes over the links of the one before. */
+static void ways_run(const struct way ways[WAYS], bool again, struct ways_end *out)
+{
+    const struct sim_machine m = machine_of(WAY_LINKS / 2, 1);
+    const struct message message = {.latency = 0};
+    const uint32_t memory[2] = {0, 1};
+    uint32_t ended[WAYS] = {0};
+    struct sim *s = NULL;
+    struct error e = {0};
+    struct event event;
+
+    assert_int_equal(sim_new(&m, 1, &s, &e), 0);
+    for (uint32_t i = 0; i < WAY_LINKS; i++) {
+        link_make(s, i, 1e9 * (double)(1 + i % 7), false);
+        s->links[i].wide = i % 6 == 5;
+    }
+    for (uint32_t i = 0; i < WAYS; i++)
+        (void)flow_begin(s, ways[i].bytes, ways[i].path, ways[i].length, memory, i, FLOW_MESSAGE);
+    for (;;) {
+        if (!event_due(s))
+            assert_true(links_settle(s));
+        if (!event_take(s, &event))
+            break;
+        s->now = event.at;
+        for (uint32_t id; (id = link_ended(s, event.id)) != NONE;) {
+            const uint32_t i = s->flows[id].owner;
+            const bool last = ended[i] + 1 == WAY_MESSAGES;
+            out->at[i][ended[i]++] = s->now;
+            if (last || !again)
+                flow_end(s, id);
+            else
+                flow_stop(s, id, &message);
+            if (!last && again)
+                flow_again(s, ways[i].bytes / ended[i], i);
+            else if (!last)
+                (void)flow_begin(s, ways[i].bytes / ended[i], ways[i].path, ways[i].length, memory, i, FLOW_MESSAGE);
+        }
+    }
+    for (uint32_t i = 0; i < WAY_LINKS; i++) {
+        out->carried[i] = s->carried[i];
+        assert_true(s->links[i].n == 0 && link_sum(s, i) == 0);
+    }
+    sim_free(s);
+}
+
+/* A message that takes over the links of the one before it ends at the same picosecond as one that is put on them anew. */
+static void test_again(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 50; round++) {
+        struct way ways[WAYS] = {{.length = 0}};
+        struct ways_end anew = {.carried = {0}}, again = {.carried = {0}};
+        for (int i = 0; i < WAYS; i++) {
+            const uint32_t first = (uint32_t)random_below(WAY_LINKS), step = 1 + 2 * (uint32_t)random_below(2);
+            ways[i].length = 2 + (uint32_t)random_below(3);
+            ways[i].bytes = 6e7 * (double)(1 + random_below(20));
+            for (uint32_t k = 0; k < ways[i].length; k++)
+                ways[i].path[k] = (first + k * step) % WAY_LINKS;
+        }
+        ways_run(ways, false, &anew);
+        ways_run(ways, true, &again);
+        assert_memory_equal(anew.at, again.at, sizeof(anew.at));
+        for (int i = 0; i < WAY_LINKS; i++)
+            assert_true(anew.carried[i] == again.carried[i]);
+        for (int i = 0; i < WAYS; i++)
+            assert_true(again.at[i][WAY_MESSAGES - 1] > 0);
     }
 }
 
@@ -251,10 +331,8 @@ static void test_graph(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fair),
-        cmocka_unit_test(test_slow),
-        cmocka_unit_test(test_torus),
-        cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_fair),  cmocka_unit_test(test_slow),  cmocka_unit_test(test_again),
+        cmocka_unit_test(test_torus), cmocka_unit_test(test_graph),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,14 +55,16 @@ struct json_object *text_parse(const struct reading *r, size_t length, size_t *u
 static int object_read(struct reading *r, struct json_object *o, struct json_object *machine,
                        const struct reading *machine_reading)
 {
-    const struct place at = {.key = "machine"};
+    const struct place at = {.key = "machine"}, named = {.key = "name"};
+    struct json_object *name = object_member(o, "name");
     struct top top = {.seed = 1};
 
     if (reading_object(r, NULL, o, top_fields, &top))
         return r->e->status;
     r->d->seed = (uint64_t)top.seed;
-    if (json_object_is_type(object_member(o, "name"), json_type_string))
-        text_copy(r->d->name, sizeof(r->d->name), json_object_get_string(object_member(o, "name")));
+    if (name && (!json_object_is_type(name, json_type_string) || json_object_get_string_len(name) >= DESCRIPTION_NAME))
+        return reading_refuse(r, &named, "needed is a text of at most %d characters", DESCRIPTION_NAME - 1);
+    text_copy(r->d->name, sizeof(r->d->name), name ? json_object_get_string(name) : "");
     if (machine ? machine_take(machine_reading, NULL, machine) : machine_take(r, &at, object_member(o, "machine")))
         return r->e->status;
     return workload_take(r, object_member(o, "workload"));

@@ -24,8 +24,9 @@ struct described {
     int nsizes, repeat, line;
     bool sequential_too; /* its schedule is not said: both are compared */
 };
+#define DESCRIPTION_NAME 128
 struct description {
-    char name[SIM_NAME];
+    char name[DESCRIPTION_NAME]; /* what it describes; "": it does not say */
     uint64_t seed;
     struct sim_machine machine;
     struct described *operators; /* sorted such that each comes after those that it waits for */
