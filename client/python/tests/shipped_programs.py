@@ -108,8 +108,9 @@ def transposed(x: In("f32[M, H]"), y: Out("f32[H, M]"), *, M=4, H=4):
 SCHEDULED = {
     "sgd": sgd.split("s").reorder("s").as_slice("m").fuse("s_part", "m_part", "m", "p", name="step"),
     "adam": adam.split("s").reorder("s").as_slice("m", "v").fuse("s_part", "a", "m_part", "v_part", "m", "v", "p", name="step"),
-    "lamb": lamb.split("s").reorder("s").as_slice("m").as_slice("v").fuse("a", "m_part", "v_part", "m", "v", "u", "wide", "long", name="moments"),
-    "lamb_tensors": lamb_tensors.split("s").reorder("s").as_slice("m").as_slice("v").fuse("a", "m_part", "v_part", "m", "v", "u", "wide", "long", name="moments"),
+    "lamb": lamb.split("s").reorder("s").as_slice("m").as_slice("v").fuse("s_part", "a", "m_part", "v_part", "m", "v", "u", "wide", "long", name="moments"),
+    "lamb_tensors": lamb_tensors.split("s").reorder("s").as_slice("m").as_slice("v").fuse("s_part", "a", "m_part", "v_part", "m", "v", "u", name="moments")
+                                .fuse("wide", "long", name="norms"),
     "epilogue": epilogue.split("s").reorder("s").fuse("s_part", "y"),
     "mlp": mlp,
     "attention": attention.split("s").reorder("s").overlap("product", "s_part"),
