@@ -375,12 +375,79 @@ static void test_code(void **state)
     assert_int_equal(code_read((const int64_t *)(const void *)&words, sizeof(words) / sizeof(int64_t), &code, &e), 0);
 }
 
+/* What ranks do together, in a step's words: a result where it is needed, something to do, and sums that tiles can have. */
+static void test_shared_code(void **state)
+{
+    enum { LOADED, STORED, INSTRUCTIONS = 2 };
+    struct {
+        struct code_head head;
+        struct code_operand operands[2];
+        struct code_instruction instructions[INSTRUCTIONS];
+    } words = {
+        .head = {.kind = CODE_GATHER, .rows = 8, .inner = 1, .sliced = 1, .result = 1, .operands = 2, .instructions = 1},
+        .operands = {{.tensor = 0, .index = CODE_OWN, .div = 1, .length = 1},
+                     {.tensor = 1, .index = CODE_EACH, .div = 4, .length = 1}},
+        .instructions = {{.op = CODE_LOAD, .to = 1, .from = {0, LOADED}}, {.op = CODE_SUM, .from = {1, STORED}, .number = 1}}};
+    const int64_t *all = (const int64_t *)(const void *)&words;
+    const size_t less = (sizeof(words) - sizeof(words.instructions[0])) / sizeof(int64_t),
+                 whole = sizeof(words) / sizeof(int64_t);
+    struct code code;
+    struct error e = {0};
+
+    (void)state;
+    assert_int_equal(code_read(all, less, &code, &e), 0);
+    assert_true(code_has_result(&code) && !code_reduces(&code) && code_is_of_one_node(&code));
+    words.head.result = CODE_NO_RESULT;
+    assert_int_equal(code_read(all, less, &code, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "code: result -1: allowed is a register that has a value, or, but for kind 4, -1"));
+    words.head.sliced = 0;
+    assert_int_equal(code_read(all, less, &code, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "code: sliced 0: allowed is 1, and without a sum or a result 0"));
+    words.head.sliced = 1;
+    words.head.kind = CODE_REDUCE;
+    assert_int_equal(code_read(all, less, &code, &e), -EINVAL);
+    assert_string_equal(e.text, "code: it stores nothing: allowed is that with 0 rows");
+    words.head.instructions = INSTRUCTIONS;
+    assert_int_equal(code_read(all, whole, &code, &e), 0);
+    assert_true(code_reduces(&code) && !code_has_result(&code) && code_is_of_one_node(&code));
+    words.head.result = 0; /* all_reduce's, beside which a sum needs one node, and without which it runs on several */
+    assert_int_equal(code_read(all, whole, &code, &e), 0);
+    assert_true(code_has_result(&code) && code_is_of_one_node(&code));
+    words.head.instructions = 1;
+    assert_int_equal(code_read(all, less, &code, &e), 0);
+    assert_false(code_is_of_one_node(&code));
+    words.operands[1].tensor = CODE_OUT;
+    words.operands[1].index = CODE_WHOLE;
+    words.head.result = CODE_NO_RESULT;
+    assert_int_equal(code_read(all, less, &code, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "allowed are 0 to 10, and 11 with a result"));
+}
+
+/* Texts are the same, and what their steps need is not. */
+static void test_cut_otherwise(void **state)
+{
+    enum { BEFORE = sizeof(struct code_head) / sizeof(int64_t), ALL = BEFORE + 2 };
+    const size_t shares = offsetof(struct code_head, result) / sizeof(int64_t);
+    int64_t one[ALL] = {CODE_TEXT, 1}, other[ALL] = {CODE_TEXT, 1};
+    struct error e = {0};
+
+    (void)state;
+    one[shares] = CODE_TEXT_SHARES;
+    assert_int_equal(code_match(other, ALL, 1, one, ALL, &e), -EINVAL);
+    assert_non_null(
+        strstr(e.text, "rank 1's library cuts it into other steps than rank 0's: allowed is one version on all ranks"));
+    other[ALL - 1] = 7;
+    assert_int_equal(code_match(other, ALL, 1, one, ALL, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "rank 1 has another text than rank 0, from line 2 on"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors),     cmocka_unit_test(test_errors_apart), cmocka_unit_test(test_print),
-        cmocka_unit_test(test_precedence), cmocka_unit_test(test_long),         cmocka_unit_test(test_long_steps),
-        cmocka_unit_test(test_long_group), cmocka_unit_test(test_hostile),      cmocka_unit_test(test_code),
+        cmocka_unit_test(test_errors),      cmocka_unit_test(test_errors_apart),  cmocka_unit_test(test_print),
+        cmocka_unit_test(test_precedence),  cmocka_unit_test(test_long),          cmocka_unit_test(test_long_steps),
+        cmocka_unit_test(test_long_group),  cmocka_unit_test(test_hostile),       cmocka_unit_test(test_code),
+        cmocka_unit_test(test_shared_code), cmocka_unit_test(test_cut_otherwise),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
