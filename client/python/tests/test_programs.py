@@ -12,9 +12,8 @@ import pytest
 import torch
 from daemon import ROOT
 from fcc import In, Out
-from fcc.language import norm
 from ranks import Ranks
-from shipped_programs import line_of, sgd, adam, lamb_tensors, epilogue, mlp, pipeline, embedding, halved, transposed, SHIPPED, SCHEDULED
+from shipped_programs import sgd, adam, pipeline, embedding, halved, transposed, SHIPPED, SCHEDULED
 
 
 def randn(seed, *shape):
