@@ -4,6 +4,7 @@
  * that the plug-in is built without it. On HIP there is none yet.
  */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,7 +83,8 @@ struct lt_kept {
 enum { KEPT_MOST = 64 };
 
 struct library {
-    void *handle;
+    int gpu;
+    void *handle; /* the GPU's, which others have, too */
     uint64_t workspace;
     struct lt_kept kept[KEPT_MOST]; /* the first n, then in turns */
     uint32_t n;
@@ -171,23 +173,74 @@ static int blas_error(int gpu, const char *doing, int status, struct error *e)
     return error_set(e, status == 3 ? -ENOMEM : -EIO, "%s GPU %d: %s: cuBLAS says %d", GPU_KIND, gpu, doing, status);
 }
 
+/* ---- handles ----
+ *
+ * A handle takes some 66 MiB of an H200, so a process has one for each GPU, which its communicators share. */
+
+struct shared_handle {
+    void *handle;
+    unsigned users;
+};
+static struct shared_handle shared_handles[GPU_MAX_GPUS];
+static pthread_mutex_t shared_handles_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* Whoever uses a handle has it alone, from setting its stream and workspace until cuBLAS has enqueued what follows from them. */
+struct handle_alone {
+    handle_alone()
+    {
+        (void)pthread_mutex_lock(&shared_handles_mutex);
+    }
+    handle_alone(const handle_alone &) = delete;
+    handle_alone &operator=(const handle_alone &) = delete;
+    ~handle_alone()
+    {
+        (void)pthread_mutex_unlock(&shared_handles_mutex);
+    }
+};
+
+/* Returns what cuBLAS says; 0: it is there. */
+static int shared_handle_take(int gpu, void **handle)
+{
+    struct shared_handle *h = &shared_handles[gpu];
+    const handle_alone alone;
+    int status = 0;
+
+    if (h->users == 0) {
+        void *made = NULL;
+        status = blas()->create(&made);
+        if (!status)
+            status = blas()->set_math_mode(made, BLAS_SUMS_IN_F32);
+        if (status && made)
+            (void)blas()->destroy(made);
+        h->handle = made;
+    }
+    h->users += status ? 0 : 1;
+    *handle = h->handle;
+    return status;
+}
+
+static void shared_handle_give(int gpu)
+{
+    struct shared_handle *h = &shared_handles[gpu];
+    const handle_alone alone;
+
+    if (--h->users == 0)
+        (void)blas()->destroy(h->handle);
+}
+
 int library_open(int gpu, uint64_t workspace, struct library **out, struct error *e)
 {
     struct library *l = (struct library *)calloc(1, sizeof(*l));
 
     if (!l)
         return error_set(e, -ENOMEM, "%s GPU %d: no memory for cuBLAS", GPU_KIND, gpu);
-    l->workspace = workspace;
-    int status = blas()->create(&l->handle);
+    const int status = shared_handle_take(gpu, &l->handle);
     if (status) {
         free(l);
         return blas_error(gpu, "opening cuBLAS", status, e);
     }
-    status = blas()->set_math_mode(l->handle, BLAS_SUMS_IN_F32);
-    if (status) {
-        library_close(l);
-        return blas_error(gpu, "opening cuBLAS", status, e);
-    }
+    l->workspace = workspace;
+    l->gpu = gpu;
     *out = l;
     return 0;
 }
@@ -208,7 +261,7 @@ void library_close(struct library *l)
         return;
     for (uint32_t i = 0; i < KEPT_MOST && i < l->n; i++)
         kept_drop(&l->kept[i]);
-    (void)blas()->destroy(l->handle);
+    shared_handle_give(l->gpu);
     free(l);
 }
 
@@ -227,6 +280,7 @@ int library_product(struct library *l, int gpu, const struct rings_product *what
     /* A matrix of one row may have any stride; to cuBLAS it is at least its length. */
     const int64_t x_stride = what->x_stride > what->k ? what->x_stride : what->k,
                   w_stride = what->w_stride > what->k ? what->w_stride : what->k;
+    const handle_alone alone;
     int status = blas()->set_stream(l->handle, stream); /* which forgets the workspace */
     if (!status)
         status = blas()->set_workspace(l->handle, (void *)l->workspace, LIBRARY_WORKSPACE);
@@ -312,6 +366,7 @@ static int multiply_by_blas(struct library *l, const struct library_matrix *w, h
     static const float one = 1.0f, zero = 0.0f;
     const uint64_t size = w->dtype == FCC_F32 ? 4 : 2;
     const int type = type_of(w->dtype);
+    const handle_alone alone;
     int status = 0;
 
     if (w->c && w->c != w->d)
