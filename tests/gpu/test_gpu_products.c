@@ -223,21 +223,35 @@ static void graphs(void)
 
 /* ---- as many graphs as a program has numbers of rows, each of all its layers ---- */
 
+/* A second communicator: what it takes of the GPU is its own, as the contexts, the kernels and what the vendor's library has are there for the first. */
+static struct rank second_open(const struct rank *first, struct fcc_unique_id *id)
+{
+    struct rank second = *first;
+
+    OK(fcc_collectives_prepare(first->comm));
+    if (first->rank == 0)
+        OK(fcc_get_unique_id(comm_context(), id));
+    OK(fcc_noop(first->comm)); /* the other ranks read it behind this */
+    second.comm = client_join(comm_context(), id, first->n, first->rank, gpu.number, 0);
+    return second;
+}
+
 static void batches_rank(int rank, const struct ranks *all, void *argument)
 {
     enum { GRAPHS = 100, LAYERS = 64 };
     const size_t most = 256u << 20;
     static void *graphs[GRAPHS];
-    size_t before, after, whole;
+    size_t before, prepared, after, whole;
     struct product_case c;
-    struct rank r;
+    struct rank first, r;
 
-    (void)argument;
-    rank_open(&r, rank, all, 0);
+    rank_open(&first, rank, all, 0);
+    r = second_open(&first, argument);
     c = layer_of(&r, 1);
     case_fill(&r, &c);
     CU(gpu.memory_left(&before, &whole));
     OK(fcc_collectives_prepare(r.comm));
+    CU(gpu.memory_left(&prepared, &whole));
     for (int i = 0; i < GRAPHS; i++) {
         c = layer_of(&r, 1 + i % 64);
         c.n += i / 64 * 256;
@@ -247,9 +261,9 @@ static void batches_rank(int rank, const struct ranks *all, void *argument)
         CU(gpu.capture_end(r.stream, &graphs[i]));
     }
     CU(gpu.memory_left(&after, &whole));
-    if (rank == 0)
-        printf("%d graphs of %d layers took %.0f MiB of the GPU's memory\n", GRAPHS, LAYERS,
-               (double)(before - after) / (1 << 20));
+    printf("rank %d: %d graphs of %d layers took %.0f MiB of the GPU's memory, %.0f of which what collectives need\n", rank,
+           GRAPHS, LAYERS, (double)(before - after) / (1 << 20), (double)(before - prepared) / (1 << 20));
+    fflush(stdout);
     CHECK(before - after <= most || ranks_on_gpu() > 1); /* there what others take of the GPU's memory counts, too */
     for (int i = 0; i < GRAPHS; i++) {
         void *exec;
@@ -264,12 +278,13 @@ static void batches_rank(int rank, const struct ranks *all, void *argument)
         CU(gpu.exec_destroy(exec));
         CU(gpu.graph_destroy(graphs[i]));
     }
-    rank_close(&r);
+    fcc_comm_destroy(r.comm);
+    rank_close(&first);
 }
 
 static void batches(void)
 {
-    ranks_of_gpus_run(batches_rank, NULL);
+    ranks_of_gpus_run(batches_rank, shared_memory(sizeof(struct fcc_unique_id)));
 }
 
 int main(void)
