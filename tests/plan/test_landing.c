@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_landing.c - rows on their way through landing memory (kernels/plan/exchange/landing.h), for sizes drawn at random: parts and pieces contain each
- * element once, parts fit into their places, tiles of GPUs do not lie across parts, and no two parts under way share a flag or a word. FCC_TEST_SEED=N repeats a run.
+ * element once, parts fit into their places, tiles of GPUs do not lie across parts, and no two parts under way share a flag or a word; and what else lies in a
+ * rank's memory of rings (kernels/plan/exchange/rings.h) lies apart. FCC_TEST_SEED=N repeats a run.
  */
 #include <stdlib.h>
 
@@ -99,7 +100,16 @@ static void words(void)
         CHECK(landing_flag(nranks, nranks - 1, most - 1) < LANDING_FLAGS);
         for (uint32_t sender = 1; sender < nranks; sender++)
             CHECK(landing_flag(nranks, sender - 1, most - 1) < landing_flag(nranks, sender, 0));
-        CHECK(landing_slot_at(nranks, nranks - 1) + LANDING_PLACES * landing_place_bytes(nranks) <= LANDING_BYTES);
+        for (uint32_t own = 0; own < nranks; own++) { /* the others' slots follow each other */
+            uint64_t at = 0;
+            for (uint32_t sender = 0; sender < nranks; sender++) {
+                if (sender == own)
+                    continue;
+                CHECK(landing_slot_at(nranks, own, sender) == at);
+                at += (uint64_t)LANDING_PLACES * landing_place_bytes(nranks);
+            }
+            CHECK(at == landing_bytes(nranks) && at <= rings_landing_bytes(nranks) && at <= LANDING_BYTES);
+        }
         CHECK(landing_taken_at(nranks - 1, most - 1, LANDING_PIECES - 1) < landing_taken_bytes(nranks));
         CHECK(rings_landing_at(nranks) % 256 == 0 && rings_taken_at(nranks) % 256 == 0 &&
               landing_place_bytes(nranks) % 256 == 0);
@@ -113,9 +123,35 @@ static void words(void)
                   ((LANDING_PLACES + part % LANDING_PLACES) * LANDING_PIECES + piece) * sizeof(uint64_t));
 }
 
+/* What lies in a rank's memory of rings lies apart, and the whole is no more than a program with many graphs has room for beside these. */
+static void memory(void)
+{
+    for (uint32_t nranks = 1; nranks <= RINGS_RANKS; nranks++) {
+        const uint64_t packets = 2 * (uint64_t)(nranks - 1) * rings_packet_bytes(nranks);
+        const uint64_t steps = nranks > 2 ? RINGS_STEPS : 1,
+                       pieces = steps * RINGS_CHANNELS * (nranks - 1) * RINGS_DEPTH * rings_piece_bytes(nranks);
+        const uint64_t wave = (uint64_t)RINGS_LINES_DEPTH * RINGS_LINES_UNIT;
+        CHECK(rings_pieces_at(nranks) == RINGS_PACKETS_AT + packets);
+        CHECK(rings_lines_at(nranks, 0, 0) == rings_pieces_at(nranks) + pieces);
+        for (uint32_t w = 0; w < RINGS_LINES_WAVES; w++) { /* each wave has a place in each half */
+            CHECK(rings_lines_at(nranks, 2, w) == rings_lines_at(nranks, 0, 0) + w * wave);
+            CHECK(rings_lines_at(nranks, 7, w) == rings_lines_at(nranks, 0, 0) + (RINGS_LINES_WAVES + w) * wave);
+        }
+        CHECK(rings_products_at(nranks) == rings_lines_at(nranks, 0, 0) + (nranks == 2 ? 2 * RINGS_LINES_WAVES * wave : 0));
+        CHECK(rings_landing_at(nranks) == rings_products_at(nranks) + 2 * (uint64_t)RINGS_PRODUCT_BYTES);
+        CHECK(rings_taken_at(nranks) == rings_landing_at(nranks) + rings_landing_bytes(nranks));
+        CHECK(rings_rows_at(nranks) >= rings_taken_at(nranks) + landing_taken_bytes(nranks));
+        CHECK(rings_arrivals_at(nranks) >= rings_rows_at(nranks) + 2 * (nranks - 1) * rings_rows_slot(nranks));
+        CHECK(rings_bytes(nranks) == rings_arrivals_at(nranks) + RINGS_ARRIVALS_BYTES);
+        CHECK(rings_lines_at(nranks, 0, 0) % 128 == 0 && rings_products_at(nranks) % 256 == 0);
+    }
+    CHECK(rings_bytes(2) <= 200u << 20);
+    CHECK(RINGS_SCRATCH_BYTES - (32u << 20) >= rings_rows_slot(2) / 16 * 12);
+}
+
 int main(void)
 {
-    static const struct test tests[] = {{"sizes", sizes, 120}, {"words", words, 20}};
+    static const struct test tests[] = {{"sizes", sizes, 120}, {"words", words, 20}, {"memory", memory, 20}};
 
     return tests_run("landing", TESTS(tests));
 }

@@ -231,7 +231,7 @@ void bags_call_fill(struct gpu_call *call, const struct rings_call *rings, const
     for (uint32_t r = 0; r < nranks; r++) {
         const struct landing_parts parts = landing_parts_of(landing_place_bytes(nranks), (uint32_t)what->rows[r],
                                                             (uint32_t)what->n, size, (uint32_t)bags->dim);
-        call->out[r].data = rings->rings[r] + rings_landing_at(nranks) + landing_slot_at(nranks, rings->rank);
+        call->out[r].data = rings->rings[r] + rings_landing_at(nranks) + landing_slot_at(nranks, r, rings->rank);
         call->out[r].stride[0] = parts.cols;
         call->out[r].stride[1] = bags->dim;
         call->rings.rows[r] = (uint32_t)what->rows[r];

@@ -205,7 +205,7 @@ bool sums_widen(const struct rings_call *rings, const struct rings_product *what
     struct gpu_rows *rows = &out->whole_rows;
 
     if ((!each && !what->whole_rows.is_there) || what->continues || sums_in_two_steps(rings, what) ||
-        (uint64_t)(what->m * what->n) > LANDING_BYTES / sizeof(float))
+        (uint64_t)(what->m * what->n) > RINGS_SCRATCH_BYTES / sizeof(float))
         return false;
     *out = *what;
     sums_rows_fill(what, rows);

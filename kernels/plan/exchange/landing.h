@@ -3,7 +3,7 @@
  * landing.h - how the rows that a rank computes for another one get there through rings (kernels/gpu/rings.h): in parts, into the receiver's
  * landing memory, out of which the receiver's own kernel moves them into its result, which so may lie anywhere. Plain C and C++.
  *
- * Each rank has landing memory. It is divided into slots, one for each rank that sends, and a slot into places. Part p lies in place
+ * Each rank has landing memory. It is divided into slots, one for each other rank, and a slot into places. Part p lies in place
  * p % LANDING_PLACES, so a part is stored when the part LANDING_PLACES before it has been moved. The receiver moves a part in pieces, each by
  * a workgroup, which tells the sender. Runs do not overlap: a rank stores at another one when that has begun the same run.
  *
@@ -22,7 +22,7 @@
 #define LANDING_FUNCTION static inline
 #endif
 
-#define LANDING_BYTES (64u << 20) /* of a rank's landing memory */
+#define LANDING_BYTES (64u << 20) /* of a rank's landing memory, had it a slot for itself, too */
 #define LANDING_PLACES 16u
 #define LANDING_PIECES 32u /* of a part */
 #define LANDING_ROWS 512u  /* of a part, at most */
@@ -44,10 +44,16 @@ LANDING_FUNCTION uint32_t landing_place_bytes(uint32_t nranks)
     return LANDING_BYTES / nranks / LANDING_PLACES / 256 * 256;
 }
 
-/* Offset of the slot of a sender. */
-LANDING_FUNCTION uint64_t landing_slot_at(uint32_t nranks, uint32_t sender)
+/* Offset of the slot of another rank. */
+LANDING_FUNCTION uint64_t landing_slot_at(uint32_t nranks, uint32_t receiver, uint32_t sender)
 {
-    return (uint64_t)sender * LANDING_PLACES * landing_place_bytes(nranks);
+    return (uint64_t)(sender - (sender > receiver)) * LANDING_PLACES * landing_place_bytes(nranks);
+}
+
+/* Bytes of a rank's slots. */
+LANDING_FUNCTION uint64_t landing_bytes(uint32_t nranks)
+{
+    return (uint64_t)(nranks - 1) * LANDING_PLACES * landing_place_bytes(nranks);
 }
 
 /* Parts of one sender, at most. */

@@ -22,9 +22,19 @@
 #define RINGS_STEPS 2u
 /* Pieces of a ring: twice as many as are on their way from a sender's first store until it hears that a piece was taken, which takes some 20 us on two H200. */
 #define RINGS_DEPTH 8u
+/* Lines (kernels/gpu/device/exchange/rings_lines.h), of two ranks: the waves of a kernel; units of a wave's ring; bytes of a unit, and of the data in it. */
+#define RINGS_LINES_WAVES 768u
+#define RINGS_LINES_DEPTH 8u
+#define RINGS_LINES_UNIT 2048u
+#define RINGS_LINES_DATA (RINGS_LINES_UNIT / 16 * 15)
+/* Of the whole, where all ranks know how long it is: beyond, the stamps of lines cost more than pieces do, which take longer to begin and to end. */
+#define RINGS_LINES_MOST (64u << 20)
 #define RINGS_PRODUCT_BYTES (16u << 20) /* of a rank's packets of a product, of all ranks together, in each of two halves */
 #define RINGS_ONE_STEP_BYTES (1u << 20) /* of all ranks' packets of a product, if each goes to all ranks */
 #define RINGS_ROWS_BYTES (8u << 20) /* of the packets from all other ranks of rows that are added up, in each of two halves */
+/* Of landing memory, at least: what a rank uses itself while nothing comes there. It holds the workspace of the vendor's library (32 MiB), and rows of a
+ * product that are added up next, of two ranks as many as the memory for their packets holds: these have 12 bytes of data in 16. */
+#define RINGS_SCRATCH_BYTES ((32u << 20) + RINGS_ROWS_BYTES / 16 * 12)
 #define RINGS_PRODUCT_LINE 64 /* columns of a product that is computed in parts: each but the last has a multiple of so many */
 #define RINGS_FLOWS 2u        /* of products in pieces: terms; results */
 #define RINGS_PIECES_MOST 63u /* of a flow, in a run */
@@ -147,6 +157,8 @@ struct rings_head {
     uint64_t given_up;   /* the last run that a workgroup of this rank has given up. What follows is aligned to 16 bytes */
     struct rings_header header[2][RINGS_RANKS]; /* of runs of either parity, by the ranks that they are from */
     uint64_t full[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS], free[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS];
+    uint64_t taken
+        [RINGS_LINES_WAVES]; /* of lines, by the wave that sends and the one of the same number that takes: units that have been taken */
     /* Of products in pieces: rings_piece_count() of those that have come, and have been used; and of 0, 1, 2, ... pieces of this rank's run, which copy
      * engines store at the other rank. */
     uint64_t come[RINGS_FLOWS], used[RINGS_FLOWS], counts[RINGS_PIECES_MOST + 1];
@@ -169,7 +181,7 @@ RINGS_FUNCTION uint64_t rings_packets_most(uint32_t nranks)
     return nranks <= 2 ? 1u << 20 : 256u << 10;
 }
 
-/* Of all packets from a rank. */
+/* Of all packets from another rank. */
 RINGS_FUNCTION uint64_t rings_packet_bytes(uint32_t nranks)
 {
     return 2 * rings_packets_most(nranks);
@@ -177,13 +189,21 @@ RINGS_FUNCTION uint64_t rings_packet_bytes(uint32_t nranks)
 
 RINGS_FUNCTION uint64_t rings_pieces_at(uint32_t nranks)
 {
-    return RINGS_PACKETS_AT + 2 * (uint64_t)nranks * rings_packet_bytes(nranks);
+    return RINGS_PACKETS_AT + 2 * (uint64_t)(nranks - 1) * rings_packet_bytes(nranks);
+}
+
+/* Lines: a wave's ring, of runs of either parity. They lie apart: data could look like a stamp. */
+RINGS_FUNCTION uint64_t rings_lines_at(uint32_t nranks, uint64_t run, uint32_t wave)
+{
+    const uint64_t steps = nranks > 2 ? RINGS_STEPS : 1; /* two ranks' pieces take one step */
+
+    return rings_pieces_at(nranks) + steps * RINGS_CHANNELS * (nranks - 1) * RINGS_DEPTH * rings_piece_bytes(nranks) +
+           (run % 2 * RINGS_LINES_WAVES + wave) * RINGS_LINES_DEPTH * RINGS_LINES_UNIT;
 }
 
 RINGS_FUNCTION uint64_t rings_products_at(uint32_t nranks)
 {
-    return rings_pieces_at(nranks) +
-           (uint64_t)RINGS_STEPS * RINGS_CHANNELS * (nranks - 1) * RINGS_DEPTH * rings_piece_bytes(nranks);
+    return rings_lines_at(nranks, 0, nranks == 2 ? 2 * RINGS_LINES_WAVES : 0);
 }
 
 /* Landing memory. It lies apart from packets: rows that are left over there could look like packets of a later run. */
@@ -192,10 +212,17 @@ RINGS_FUNCTION uint64_t rings_landing_at(uint32_t nranks)
     return rings_products_at(nranks) + 2 * (uint64_t)RINGS_PRODUCT_BYTES;
 }
 
+RINGS_FUNCTION uint64_t rings_landing_bytes(uint32_t nranks)
+{
+    const uint64_t slots = landing_bytes(nranks);
+
+    return slots > RINGS_SCRATCH_BYTES ? slots : RINGS_SCRATCH_BYTES;
+}
+
 /* The words by which receivers tell this rank what they have moved. */
 RINGS_FUNCTION uint64_t rings_taken_at(uint32_t nranks)
 {
-    return rings_landing_at(nranks) + LANDING_BYTES;
+    return rings_landing_at(nranks) + rings_landing_bytes(nranks);
 }
 
 /* Packets of whole rows that the ranks add up (kernels/gpu/device/exchange/rings_rows.h). They lie apart from products' packets, whose stamps stand

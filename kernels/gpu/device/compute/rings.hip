@@ -2,9 +2,10 @@
  *
  * rings.hip - the kernels of collectives through rings (kernels/gpu/rings.h).
  *
- * All workgroups share the packets. Pieces are handled by workgroups with one task each, for one channel, which need each other: those of
+ * All workgroups share the packets, and their waves the lines. Pieces are handled by workgroups with one task each, for one channel, which need each other: those of
  * this GPU and those of the others must all come onto their GPUs. They are few enough that several communicators' kernels fit at a time.
  */
+#include "kernels/gpu/device/exchange/rings_lines.h"
 #include "kernels/gpu/device/exchange/rings_packets.h"
 #include "kernels/gpu/device/exchange/rings_reduce.h"
 #include "kernels/gpu/device/registry.h"
@@ -17,11 +18,19 @@ enum {
     REDUCE_TASKS = 3,
     PACKETS_MOST = 64,                    /* workgroups that exchange packets, */
     PACKETS_MOST_OF = 512 << 10,          /* ... but of vectors of more bytes twice as many */
+    LINES_GROUPS = 96,                    /* workgroups that exchange lines */
     SHARED_BYTES = BULK_BYTES + (2 << 10) /* at least struct bulk_shared */
 };
+/* Threads of a workgroup that exchange no packets: those of the first one compare the headers meanwhile. */
+#if defined(__CUDACC__)
+enum { SPARE = GPU_WAVE };
+#else
+enum { SPARE = GPU_WAVE_MOST };
+#endif
 static_assert(RINGS_UNITS % (MOVE_TASKS * RINGS_CHANNELS) == 0 && RINGS_UNITS % (REDUCE_TASKS * RINGS_CHANNELS) == 0 &&
-                  RINGS_UNITS % (2 * PACKETS_MOST) == 0,
+                  RINGS_UNITS % (2 * PACKETS_MOST) == 0 && RINGS_UNITS % LINES_GROUPS == 0,
               "workgroups count runs together");
+static_assert((uint32_t)LINES_GROUPS * THREADS / 32 == RINGS_LINES_WAVES, "a ring for each wave of lines");
 static_assert(sizeof(struct bulk_shared) <= SHARED_BYTES, "what a launch asks for");
 
 extern __shared__ __align__(128) unsigned char rings_shared[]; /* struct bulk_shared, where there may be pieces */
@@ -29,7 +38,7 @@ extern __shared__ __align__(128) unsigned char rings_shared[]; /* struct bulk_sh
 /* ---- pieces ---- */
 
 /* Of what is only moved: whether one of this rank's parts may be too long for packets. */
-static bool may_have_pieces(const struct gpu_collective &w, uint32_t nranks)
+static bool may_have_long_parts(const struct gpu_collective &w, uint32_t nranks)
 {
     const uint64_t most = (uint64_t)(w.in_elements > w.out_elements ? w.in_elements : w.out_elements);
 
@@ -79,29 +88,71 @@ GPU_DEVICE void pieces_move(const struct rings_call &c, struct rings_run &run, s
 
 /* ---- what is only moved ---- */
 
-/* PIECES: one of this rank's parts may be too long for packets. (Instructions that are not needed take time to load, too.) */
-template <bool PIECES> __global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GPU_PARAMETER struct rings_call c)
+/* How parts travel that are too long for packets. PACKETS: there are none. (Instructions that are not needed take time to load, too.) */
+enum way { PACKETS, LINES, PIECES };
+
+/* Finds what comes from where. */
+template <enum way WAY> GPU_DEVICE bool moves_learn(const struct rings_call &c, struct rings_run *run)
+{
+    return WAY == PIECES ? rings_meet(c, run, false, true) : rings_learn(c, run, false);
+}
+
+#if defined(__CUDACC__)
+/* Of two ranks: what goes to the other one and comes from it, as far as it is no packets, and this rank's own part. */
+GPU_DEVICE void lines_exchange(const struct rings_call &c, struct rings_run &run)
+{
+    const uint32_t other = 1 - c.rank;
+    const int64_t size = c.what.element_bytes, sent = are_packets(c, run.send[other]) ? 0 : run.send[other] * size,
+                  got = are_packets(c, run.get[other]) ? 0 : run.get[other] * size;
+    const struct own_share own = own_part_of(c, run);
+
+    lines_move(c, run, (const char *)c.what.in + run.send_at[other] * size, sent, (char *)c.what.out + run.get_at[other] * size,
+               got, own.from, own.to, (int64_t)own.bytes);
+}
+#endif
+
+/* What remains for a workgroup when all that travels as packets has come. */
+template <enum way WAY> GPU_DEVICE void long_parts_move(const struct rings_call &c, struct rings_run &run)
+{
+    const uint32_t channel = blockIdx.x / MOVE_TASKS;
+    struct bulk_shared *shared = (struct bulk_shared *)rings_shared;
+
+#if defined(__CUDACC__)
+    if (WAY == LINES)
+        lines_exchange(c, run);
+#endif
+    if (WAY == PIECES && blockIdx.x % MOVE_TASKS == 0)
+        pieces_move<false>(c, run, shared, 0, channel, true);
+    else if (WAY == PIECES)
+        pieces_move<true>(c, run, shared, 0, channel, true);
+}
+
+template <enum way WAY>
+__global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GPU_PARAMETER struct rings_call c)
 {
     __shared__ struct rings_run run;
     const bool waits =
         c.what.in_share == VECTOR_ROOT && c.what.out_share == VECTOR_OWN; /* what is sent depends on the headers */
-    const uint32_t channel = blockIdx.x / MOVE_TASKS;
+    const uint32_t spare = WAY == PACKETS ? SPARE : 0;
 
     gpu_follow();
-    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, false, PIECES));
-    if (go_on)
-        packets_send(c, run);
-    go_on = go_on && (waits || rings_meet(c, &run, false, PIECES));
+    bool go_on = rings_begin<WAY != PIECES, false>(c, &run) && (!waits || moves_learn<WAY>(c, &run));
+    const bool keeps = WAY == PACKETS && go_on && run.knows;
+    if (keeps)
+        packets_send_and_keep(c, run, spare);
+    else if (go_on)
+        packets_send(c, run, spare);
+    go_on = go_on && (waits || moves_learn<WAY>(c, &run));
     if (go_on) {
+        if (WAY != PIECES && run.knows)
+            rings_check<true>(c, run);
         rings_received_tell(c, run);
-        if (!BULK_MOVES || !PIECES)
+        if ((WAY == PACKETS && !keeps) || (WAY == PIECES && !BULK_MOVES))
             own_copy(c, run);
     }
-    go_on = __syncthreads_or(go_on && !packets_take(c, run)) == 0 && go_on;
-    if (PIECES && go_on && blockIdx.x % MOVE_TASKS == 0)
-        pieces_move<false>(c, run, (struct bulk_shared *)rings_shared, 0, channel, true);
-    else if (PIECES && go_on)
-        pieces_move<true>(c, run, (struct bulk_shared *)rings_shared, 0, channel, true);
+    go_on = __syncthreads_or(go_on && !packets_take(c, run, spare)) == 0 && go_on;
+    if (WAY != PACKETS && go_on)
+        long_parts_move<WAY>(c, run);
     rings_end(c, run);
 }
 
@@ -118,7 +169,7 @@ GPU_DEVICE bool packets_reduce(const struct rings_call &c, struct rings_run &run
     const char *in = (const char *)c.what.in + (uint64_t)at * sizeof(T);
     char *out = (char *)c.what.out;
 
-    for (uint64_t i = rings_thread(); 8 * i < bytes; i += rings_threads()) {
+    for (uint64_t i = rings_thread(SPARE); 8 * i < bytes; i += rings_threads(SPARE)) {
         const uint64_t own = eight_load(in + 8 * i, bytes - 8 * i);
         S sum[LENGTH], next[LENGTH];
         T term[LENGTH];
@@ -155,11 +206,11 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_packets_kernel
     const bool waits = c.what.out_share == VECTOR_OWN; /* what is sent depends on the headers */
 
     gpu_follow();
-    bool go_on = rings_begin(c, &run) && (!waits || rings_meet(c, &run, true, false));
+    bool go_on = rings_begin<true, true>(c, &run) && rings_learn(c, &run, true);
     if (go_on)
-        packets_send(c, run);
-    if (go_on && !waits)
-        rings_check(c, run);
+        packets_send(c, run, SPARE);
+    if (go_on && run.knows)
+        rings_check<true>(c, run);
     if (go_on && (waits || rings_gets_all(c, c.rank)))
         (void)packets_reduce<T>(c, run, waits ? run.send_at[c.rank] : 0, c.what.out_elements);
     rings_end(c, run);
@@ -184,32 +235,76 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_pieces_kernel(
     rings_end(c, run);
 }
 
+#if defined(__CUDACC__)
+/* Of two ranks. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_lines_kernel(GPU_PARAMETER struct rings_call c)
+{
+    __shared__ struct rings_run run;
+    const uint32_t other = 1 - c.rank;
+
+    gpu_follow();
+    if (rings_begin<true, true>(c, &run) && rings_learn(c, &run, true)) {
+        const T *in = (const T *)c.what.in;
+        if (run.knows)
+            rings_check<true>(c, run);
+        lines_reduce<T>(c, run, (const char *)(in + run.send_at[other]), run.send[other] * (int64_t)sizeof(T),
+                        (const char *)(in + run.send_at[c.rank]), (char *)c.what.out, run.send[c.rank] * (int64_t)sizeof(T));
+    }
+    rings_end(c, run);
+}
+#endif
+
 /* ---- for the host ---- */
 
-template <typename T> static const void *reduce_kernel_of(bool at_once)
+template <typename T> static const void *reduce_kernel_of(enum way way)
 {
-    return at_once ? (const void *)rings_reduce_packets_kernel<T> : (const void *)rings_reduce_pieces_kernel<T>;
+#if defined(__CUDACC__)
+    if (way == LINES)
+        return (const void *)rings_reduce_lines_kernel<T>;
+#endif
+    return way == PACKETS ? (const void *)rings_reduce_packets_kernel<T> : (const void *)rings_reduce_pieces_kernel<T>;
 }
 
-static const void *rings_kernel(const struct gpu_collective *what, uint32_t nranks)
+static const void *move_kernel_of(enum way way)
 {
-    const bool at_once = rings_at_once(nranks, (uint64_t)what->in_elements * what->element_bytes);
+#if defined(__CUDACC__)
+    if (way == LINES)
+        return (const void *)rings_move_kernel<LINES>;
+#endif
+    return way == PACKETS ? (const void *)rings_move_kernel<PACKETS> : (const void *)rings_move_kernel<PIECES>;
+}
 
+/* What is the same on all ranks decides, but for packets of what is only moved: see may_have_long_parts(). Where not all ranks know how long the whole is,
+ * lines are taken for any length, though pieces would take some 5 % less of the link for what is longer than RINGS_LINES_MOST. */
+static enum way way_of(const struct rings_call *c)
+{
+    const struct gpu_collective *w = &c->what;
+    const uint64_t most = (uint64_t)(w->in_elements > w->out_elements ? w->in_elements : w->out_elements) * w->element_bytes;
+    const bool small = w->reduces ? rings_at_once(c->nranks, (uint64_t)w->in_elements * w->element_bytes)
+                                  : !may_have_long_parts(*w, c->nranks);
+    const bool known = w->reduces || w->in_share == VECTOR_ALL || w->out_share == VECTOR_ALL;
+
+    return small ? PACKETS : c->lines && (!known || most <= RINGS_LINES_MOST) ? LINES : PIECES;
+}
+
+static const void *rings_kernel(const struct gpu_collective *what, enum way way)
+{
     if (!what->reduces)
-        return may_have_pieces(*what, nranks) ? (const void *)rings_move_kernel<true> : (const void *)rings_move_kernel<false>;
+        return move_kernel_of(way);
     switch (what->dtype) {
     case FCC_U8:
-        return reduce_kernel_of<uint8_t>(at_once);
+        return reduce_kernel_of<uint8_t>(way);
     case FCC_I8:
-        return reduce_kernel_of<int8_t>(at_once);
+        return reduce_kernel_of<int8_t>(way);
     case FCC_I32:
-        return reduce_kernel_of<int32_t>(at_once);
+        return reduce_kernel_of<int32_t>(way);
     case FCC_I64:
-        return reduce_kernel_of<int64_t>(at_once);
+        return reduce_kernel_of<int64_t>(way);
     case FCC_F64:
-        return reduce_kernel_of<double>(at_once);
+        return reduce_kernel_of<double>(way);
     default:
-        return GPU_BY_DTYPE(what->dtype, reduce_kernel_of, at_once);
+        return GPU_BY_DTYPE(what->dtype, reduce_kernel_of, way);
     }
 }
 
@@ -220,25 +315,21 @@ hipError_t rings_kernels_prepare(bool bulk)
     hipError_t status = hipSuccess;
     const int shared_bytes = bulk ? SHARED_BYTES : 0;
 
-    what.element_bytes = 1;
-    what.in_elements = INT64_MAX;
-    status = hipFuncSetAttribute(rings_kernel(&what, 1), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    status = hipFuncSetAttribute(rings_kernel(&what, PIECES), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     what.reduces = 1;
     for (uint32_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]) && status == hipSuccess; i++) {
         what.dtype = dtypes[i];
-        status = hipFuncSetAttribute(rings_kernel(&what, 1), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+        status = hipFuncSetAttribute(rings_kernel(&what, PIECES), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     }
     return status;
 }
 
-/* As many workgroups as packets keep busy, a power of two; where there may be pieces, one for each task of each channel. */
-static uint32_t workgroups_for(bool as_packets, uint64_t bytes, uint32_t tasks)
+/* As many workgroups as packets keep busy, a power of two. */
+static uint32_t workgroups_for_packets(uint64_t bytes)
 {
     uint32_t n = 1;
 
-    if (!as_packets)
-        return tasks * RINGS_CHANNELS;
-    while (n < (bytes > PACKETS_MOST_OF ? 2 * PACKETS_MOST : PACKETS_MOST) && (uint64_t)n * THREADS * 8 < bytes)
+    while (n < (bytes > PACKETS_MOST_OF ? 2 * PACKETS_MOST : PACKETS_MOST) && (uint64_t)n * (THREADS - SPARE) * 8 < bytes)
         n *= 2;
     return n;
 }
@@ -247,8 +338,11 @@ struct rings_launch rings_launch_of(const struct rings_call *c, bool bulk)
 {
     const struct gpu_collective *w = &c->what;
     const uint64_t in = (uint64_t)w->in_elements * w->element_bytes, out = (uint64_t)w->out_elements * w->element_bytes;
-    const bool pieces = w->reduces ? !rings_at_once(c->nranks, in) : may_have_pieces(*w, c->nranks);
-    const uint32_t workgroups = workgroups_for(!pieces, in > out ? in : out, w->reduces ? REDUCE_TASKS : MOVE_TASKS);
+    const enum way way = way_of(c);
+    const uint32_t workgroups = way == PACKETS ? workgroups_for_packets(in > out ? in : out)
+                                : way == LINES || (c->lines && !w->reduces)
+                                    ? (uint32_t)LINES_GROUPS
+                                    : (w->reduces ? REDUCE_TASKS : MOVE_TASKS) * RINGS_CHANNELS;
 
-    return {rings_kernel(w, c->nranks), workgroups, THREADS, pieces && bulk ? (uint32_t)SHARED_BYTES : 0, 1};
+    return {rings_kernel(w, way), workgroups, THREADS, way == PIECES && bulk ? (uint32_t)SHARED_BYTES : 0, 1};
 }

@@ -281,7 +281,7 @@ GPU_DEVICE bool landing_move(const struct gpu_call &call, uint32_t number)
     }
     if (Team::any(leave))
         return false;
-    const T *from = (const T *)(call.rings.heads[own] + rings_landing_at(nranks) + landing_slot_at(nranks, sender) +
+    const T *from = (const T *)(call.rings.heads[own] + rings_landing_at(nranks) + landing_slot_at(nranks, own, sender) +
                                 (uint64_t)(part % LANDING_PLACES) * call.rings.place_bytes);
     const struct landing_box all = {box.row + some.row, some.rows, box.col + some.col, some.cols};
     landing_copy<T, Team, BAGS>(call, sender, all, from + (uint64_t)some.row * parts.cols + some.col, parts.cols);

@@ -30,10 +30,12 @@ GPU_DEVICE void eight_store(char *at, uint64_t value, uint64_t bytes)
         at[i] = (char)(value >> 8 * i);
 }
 
-/* The packets from rank `from` at rank `at`: two words each. */
+/* The packets from rank `from` at another rank `at`: two words each. */
 GPU_DEVICE uint64_t *packets_of(const struct rings_call &c, const struct rings_run &run, uint32_t at, uint32_t from)
 {
-    return (uint64_t *)(c.rings[at] + RINGS_PACKETS_AT + ((run.number % 2) * c.nranks + from) * rings_packet_bytes(c.nranks));
+    const uint64_t slot = run.number % 2 * (c.nranks - 1) + (from - (from > at));
+
+    return (uint64_t *)(c.rings[at] + RINGS_PACKETS_AT + slot * rings_packet_bytes(c.nranks));
 }
 
 GPU_DEVICE void packet_store(uint64_t *packets, uint64_t i, uint64_t data, uint32_t stamp)
@@ -72,14 +74,17 @@ GPU_DEVICE bool packets_await(const struct rings_call &c, struct rings_run &run,
     }
 }
 
-GPU_DEVICE uint64_t rings_threads()
+/* The kernel's threads that exchange packets: all, but for the last `spare` ones of each workgroup. A spare one's number is beyond all packets. */
+GPU_DEVICE uint64_t rings_threads(uint32_t spare)
 {
-    return (uint64_t)gridDim.x * blockDim.x;
+    return (uint64_t)gridDim.x * (blockDim.x - spare);
 }
 
-GPU_DEVICE uint64_t rings_thread()
+GPU_DEVICE uint64_t rings_thread(uint32_t spare)
 {
-    return (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const uint32_t threads = blockDim.x - spare;
+
+    return threadIdx.x < threads ? (uint64_t)blockIdx.x * threads + threadIdx.x : UINT64_C(1) << 56;
 }
 
 GPU_DEVICE bool are_packets(const struct rings_call &c, int64_t elements)
@@ -87,35 +92,71 @@ GPU_DEVICE bool are_packets(const struct rings_call &c, int64_t elements)
     return (uint64_t)elements * c.what.element_bytes <= rings_packets_most(c.nranks);
 }
 
-/* All threads of the kernel: sends what goes to each rank, as far as packets do. */
-GPU_DEVICE void packets_send(const struct rings_call &c, const struct rings_run &run)
+/* What the rank has for itself, or a workgroup copies of it. */
+struct own_share {
+    const char *from;
+    char *to;
+    uint64_t bytes;
+};
+
+GPU_DEVICE struct own_share own_part_of(const struct rings_call &c, const struct rings_run &run)
+{
+    const char *from = (const char *)c.what.in + (uint64_t)run.send_at[c.rank] * c.what.element_bytes;
+    char *to = (char *)c.what.out + (uint64_t)run.get_at[c.rank] * c.what.element_bytes;
+
+    return {from, to, from == to ? 0 : (uint64_t)run.get[c.rank] * c.what.element_bytes};
+}
+
+/* Sends packets to rank dst. */
+GPU_DEVICE void packets_send_to(const struct rings_call &c, const struct rings_run &run, uint32_t dst, uint32_t spare)
 {
     enum { AT_ONCE = 2 };
+    const uint64_t bytes = (uint64_t)run.send[dst] * c.what.element_bytes;
+    const char *from = (const char *)c.what.in + (uint64_t)run.send_at[dst] * c.what.element_bytes;
+    uint64_t *packets = packets_of(c, run, dst, c.rank);
 
-    for (uint32_t k = 1; k < c.nranks; k++) {
-        const uint32_t dst = gpu_rank_at(k - 1, c.rank, c.nranks);
-        const uint64_t bytes = (uint64_t)run.send[dst] * c.what.element_bytes;
-        const char *from = (const char *)c.what.in + (uint64_t)run.send_at[dst] * c.what.element_bytes;
-        uint64_t *packets = packets_of(c, run, dst, c.rank);
-        if (!are_packets(c, run.send[dst]))
-            continue;
-        for (uint64_t i = rings_thread(); 8 * i < bytes; i += AT_ONCE * rings_threads()) {
-            uint64_t data[AT_ONCE];
+    for (uint64_t i = rings_thread(spare); 8 * i < bytes; i += AT_ONCE * rings_threads(spare)) {
+        uint64_t data[AT_ONCE];
 #pragma unroll
-            for (uint32_t u = 0; u < AT_ONCE; u++) {
-                const uint64_t at = 8 * (i + u * rings_threads());
-                data[u] = at < bytes ? eight_load(from + at, bytes - at) : 0;
-            }
-#pragma unroll
-            for (uint32_t u = 0; u < AT_ONCE; u++)
-                if (8 * (i + u * rings_threads()) < bytes)
-                    packet_store(packets, i + u * rings_threads(), data[u], (uint32_t)run.number);
+        for (uint32_t u = 0; u < AT_ONCE; u++) {
+            const uint64_t at = 8 * (i + u * rings_threads(spare));
+            data[u] = at < bytes ? eight_load(from + at, bytes - at) : 0;
         }
+#pragma unroll
+        for (uint32_t u = 0; u < AT_ONCE; u++)
+            if (8 * (i + u * rings_threads(spare)) < bytes)
+                packet_store(packets, i + u * rings_threads(spare), data[u], (uint32_t)run.number);
     }
 }
 
-/* All threads of the kernel: takes what comes from each rank, as far as packets do. False, in any thread: leave. */
-GPU_DEVICE bool packets_take(const struct rings_call &c, struct rings_run &run)
+/* All threads of the kernel, or all but spare ones: sends what goes to each rank, as far as packets do. */
+GPU_DEVICE void packets_send(const struct rings_call &c, const struct rings_run &run, uint32_t spare)
+{
+    for (uint32_t k = 1; k < c.nranks; k++) {
+        const uint32_t dst = gpu_rank_at(k - 1, c.rank, c.nranks);
+        if (are_packets(c, run.send[dst]))
+            packets_send_to(c, run, dst, spare);
+    }
+}
+
+/* The same, and puts what the rank has for itself into its place, which is known: its first loads are under way while packets are sent. */
+GPU_DEVICE void packets_send_and_keep(const struct rings_call &c, const struct rings_run &run, uint32_t spare)
+{
+    const struct own_share own = own_part_of(c, run);
+    uint64_t at = 8 * rings_thread(spare);
+    uint64_t data = at < own.bytes ? eight_load(own.from + at, own.bytes - at) : 0;
+
+    packets_send(c, run, spare);
+    while (at < own.bytes) {
+        const uint64_t here = at;
+        eight_store(own.to + here, data, own.bytes - here);
+        at += 8 * rings_threads(spare);
+        data = at < own.bytes ? eight_load(own.from + at, own.bytes - at) : 0;
+    }
+}
+
+/* The same threads: takes what comes from each rank, as far as packets do. False, in any thread: leave. */
+GPU_DEVICE bool packets_take(const struct rings_call &c, struct rings_run &run, uint32_t spare)
 {
     enum { AT_ONCE = 4 };
 
@@ -126,34 +167,25 @@ GPU_DEVICE bool packets_take(const struct rings_call &c, struct rings_run &run)
         const uint64_t *packets = packets_of(c, run, c.rank, src);
         if (!are_packets(c, run.get[src]))
             continue;
-        for (uint64_t i = rings_thread(); 8 * i < bytes; i += AT_ONCE * rings_threads()) {
+        for (uint64_t i = rings_thread(spare); 8 * i < bytes; i += AT_ONCE * rings_threads(spare)) {
             uint64_t data[AT_ONCE];
-            if (!packets_await<AT_ONCE>(c, run, packets, i, rings_threads(), (bytes + 7) / 8, data))
+            if (!packets_await<AT_ONCE>(c, run, packets, i, rings_threads(spare), (bytes + 7) / 8, data))
                 return false;
 #pragma unroll
             for (uint32_t u = 0; u < AT_ONCE; u++)
-                if (8 * (i + u * rings_threads()) < bytes)
-                    eight_store(to + 8 * (i + u * rings_threads()), data[u], bytes - 8 * (i + u * rings_threads()));
+                if (8 * (i + u * rings_threads(spare)) < bytes)
+                    eight_store(to + 8 * (i + u * rings_threads(spare)), data[u], bytes - 8 * (i + u * rings_threads(spare)));
         }
     }
     return true;
 }
 
-/* What a workgroup copies of what the rank has for itself. */
-struct own_share {
-    const char *from;
-    char *to;
-    uint64_t bytes;
-};
-
 GPU_DEVICE struct own_share own_share_of(const struct rings_call &c, const struct rings_run &run)
 {
-    const uint64_t bytes = (uint64_t)run.get[c.rank] * c.what.element_bytes;
-    const uint64_t share = ((bytes + gridDim.x - 1) / gridDim.x + 127) / 128 * 128, begin = blockIdx.x * share;
-    const char *from = (const char *)c.what.in + (uint64_t)run.send_at[c.rank] * c.what.element_bytes;
-    char *to = (char *)c.what.out + (uint64_t)run.get_at[c.rank] * c.what.element_bytes;
+    const struct own_share all = own_part_of(c, run);
+    const uint64_t share = ((all.bytes + gridDim.x - 1) / gridDim.x + 127) / 128 * 128, begin = blockIdx.x * share;
 
-    return {from + begin, to + begin, from == to || begin >= bytes ? 0 : bytes - begin < share ? bytes - begin : share};
+    return {all.from + begin, all.to + begin, begin >= all.bytes ? 0 : all.bytes - begin < share ? all.bytes - begin : share};
 }
 
 /* All threads. */

@@ -24,6 +24,7 @@
 /* The argument of the kernels: what is the same in all calls of a communicator, and the call. */
 struct rings_call {
     uint32_t rank, nranks;
+    uint32_t lines, zero;                 /* lines: 1: large parts travel as lines (rings_lines.h); 0: as pieces */
     uint64_t begun, ended, failed, clash; /* words in host memory: struct fcc_binding */
     uint64_t area[RINGS_RANKS];           /* all ranks' control memory, which begins with flags (GPU_FLAG_WORDS) */
     uint64_t rings[RINGS_RANKS];          /* all ranks' struct rings_head, in it */
@@ -36,11 +37,14 @@ struct rings_run {
     bool leave, twice; /* leave: the run was given up */
     bool over;         /* the operator is, and so the words in host memory may be gone */
     bool told;         /* a thread of the workgroup has waited for long: the host knows of the run */
-    bool each;         /* of reductions by pieces: the two ranks both reduce the whole vector */
-    bool twins;        /* ... there is one step, and two workgroups of a channel reduce a half of each piece each */
-    uint32_t copied;   /* of what the workgroup copies beside pieces: chunks that have been taken */
-    uint32_t wrong;    /* the rank whose count in memory is wrong, so that the run is given up; RINGS_RANKS: none */
-    int64_t count;     /* that count */
+    bool
+        knows; /* rings_begin<true>(): what comes from where is known without the other ranks' headers, which are compared meanwhile */
+    bool each; /* of reductions by pieces: the two ranks both reduce the whole vector */
+    bool
+        twins; /* of reductions by pieces: there is one step, and two workgroups of a channel reduce a half of each piece each */
+    uint32_t copied; /* of what the workgroup copies beside pieces: chunks that have been taken */
+    uint32_t wrong;  /* the rank whose count in memory is wrong, so that the run is given up; RINGS_RANKS: none */
+    int64_t count;   /* that count */
     int64_t send_at[RINGS_RANKS], send[RINGS_RANKS]; /* what goes to each rank, in `in`; of reductions, what it reduces */
     int64_t get_at[RINGS_RANKS], get[RINGS_RANKS];   /* what comes from each rank, in `out` */
     struct combine_vectors vectors;
@@ -208,7 +212,7 @@ static __device__ __noinline__ void rings_give_up(const struct rings_call &c, st
 }
 
 /* One thread: gives the run up because this rank refuses it. */
-static __device__ __noinline__ void rings_refuse(const struct rings_call &c, struct rings_run &run)
+[[maybe_unused]] static __device__ __noinline__ void rings_refuse(const struct rings_call &c, struct rings_run &run)
 {
     struct rings_header mine = rings_header_make(c, run, c.rank);
 
@@ -315,35 +319,33 @@ GPU_DEVICE void rings_received_tell(const struct rings_call &c, const struct rin
 }
 
 /* Thread r of the first wave, of rank r. Reductions: the chunks, of which each rank reduces one: its own part, or equal ones of whole cache
- * lines. Where two ranks get the whole result, each reduces all of it: as many bytes go over the links, and one step is enough. Each rank sends
+ * lines. Of two ranks whoever gets the whole result reduces all of it: as many bytes go over the links, and one step is enough. Each rank sends
  * its terms of a chunk to the rank that reduces it, and gets the results of others' chunks, if it gets all. `own`, `at`: the rank's part. */
 GPU_DEVICE void rings_chunk_find(const struct rings_call &c, struct rings_run *run, uint32_t r, int64_t own, int64_t at)
 {
     const int64_t n = c.what.in_elements, line = 64 / c.what.element_bytes, lines = (n + line - 1) / line;
     const int64_t even = (int64_t)((uint64_t)lines * r / c.nranks) * line,
                   next = (int64_t)((uint64_t)lines * (r + 1) / c.nranks) * line;
-    const bool is_own = c.what.out_share == VECTOR_OWN, each = c.nranks == 2 && c.what.out_share == VECTOR_ALL;
+    const bool is_own = c.what.out_share == VECTOR_OWN, at_once = c.nranks == 2 && !is_own;
 
-    run->each = each;
-    run->twins = is_own || each;
-    run->send_at[r] = is_own ? at : each ? 0 : even < n ? even : n;
-    run->send[r] = is_own ? own : each ? n : (next < n ? next : n) - run->send_at[r];
+    run->each = at_once && c.what.out_share == VECTOR_ALL;
+    run->twins = is_own || at_once;
+    run->send_at[r] = is_own ? at : at_once ? 0 : even < n ? even : n;
+    run->send[r] = is_own ? own : at_once ? (rings_gets_all(c, r) ? n : 0) : (next < n ? next : n) - run->send_at[r];
     run->get_at[r] = run->send_at[r];
-    run->get[r] = rings_gets_all(c, c.rank) && !each ? run->send[r] : 0;
+    run->get[r] = rings_gets_all(c, c.rank) && !at_once ? run->send[r] : 0;
 }
 
-/* The first wave; thread r knows what rank r has said to be its own. False, in one thread: the parts do not add up; the run is given up. */
-GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *run, bool reduces, uint32_t r, uint64_t own)
+/* The first wave; thread r, of rank r, which has `own`: sets what comes from where, and what scatter sends. */
+GPU_DEVICE void rings_gets_set(const struct rings_call &c, struct rings_run *run, bool reduces, uint32_t r, uint64_t own)
 {
     const struct gpu_collective &w = c.what;
-    const bool parts = rings_has_own(w.in_share) || rings_has_own(w.out_share), from_root = w.in_share == VECTOR_ROOT;
-    int64_t at = 0, place = 0, sum = 0;
+    const bool from_root = w.in_share == VECTOR_ROOT;
+    int64_t at = 0;
 
     for (uint32_t other = 0; other < c.nranks; other++) {
         const int64_t its = (int64_t)gpu_team_get((unsigned long long)own, other, GPU_WAVE);
         at += other < r ? its : 0;
-        place += other < c.rank ? its : 0;
-        sum += its;
     }
     if (r < c.nranks && reduces) {
         rings_chunk_find(c, run, r, (int64_t)own, at);
@@ -356,6 +358,20 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
             run->send_at[r] = at;
             run->send[r] = (int64_t)own;
         }
+    }
+}
+
+/* A wave; lane r knows what rank r has said to be its own. False, in one lane: the parts do not add up; the run is given up. */
+GPU_DEVICE bool rings_gets_check(const struct rings_call &c, struct rings_run *run, uint32_t r, uint64_t own)
+{
+    const struct gpu_collective &w = c.what;
+    const bool parts = rings_has_own(w.in_share) || rings_has_own(w.out_share);
+    int64_t place = 0, sum = 0;
+
+    for (uint32_t other = 0; other < c.nranks; other++) {
+        const int64_t its = (int64_t)gpu_team_get((unsigned long long)own, other, GPU_WAVE);
+        place += other < c.rank ? its : 0;
+        sum += its;
     }
     if (r != 0)
         return true;
@@ -373,6 +389,41 @@ GPU_DEVICE bool rings_gets_find(const struct rings_call &c, struct rings_run *ru
     else
         return true;
     return false;
+}
+
+/* What rank r's header will say to be its own, if this rank knows that, or does not need it; RINGS_UNKNOWN: it waits for the header. A run in which a header
+ * says something else is given up. Of two ranks each knows what the other one has of a whole whose length it knows. */
+GPU_DEVICE uint64_t rings_own_known(const struct rings_call &c, const struct rings_run &run, uint32_t r)
+{
+    const struct gpu_collective &w = c.what;
+    const bool parts = rings_has_own(w.in_share) || rings_has_own(w.out_share);
+    const bool of_root = w.in_share == VECTOR_ROOT || w.out_share == VECTOR_ROOT;
+    const struct rings_header mine = rings_header_make(c, run, c.rank);
+
+    if (w.in_share == VECTOR_COUNTED)
+        return w.counts ? RINGS_UNKNOWN : r == c.rank ? mine.own : w.expected[r] >= 0 ? (uint64_t)w.expected[r] : RINGS_UNKNOWN;
+    if (!parts || (of_root && c.rank != w.root))
+        return 0;
+    return r == c.rank                                                              ? mine.own
+           : c.nranks == 2 && mine.whole != RINGS_UNKNOWN && mine.whole >= mine.own ? mine.whole - mine.own
+                                                                                    : RINGS_UNKNOWN;
+}
+
+/* The first wave; thread r, of rank r: finds what comes from where, if it is known and there is room for it. */
+GPU_DEVICE bool rings_gets_know(const struct rings_call &c, struct rings_run *run, bool reduces, uint32_t r)
+{
+    const uint64_t own = r < c.nranks ? rings_own_known(c, *run, r) : 0;
+    const struct gpu_collective &w = c.what;
+    uint64_t sum = 0;
+
+    if (gpu_wave_vote(own == RINGS_UNKNOWN))
+        return false;
+    for (uint32_t other = 0; other < c.nranks && w.in_share == VECTOR_COUNTED; other++)
+        sum += gpu_team_get((unsigned long long)own, other, GPU_WAVE);
+    if (sum > (uint64_t)w.out_elements && w.in_share == VECTOR_COUNTED)
+        return false;
+    rings_gets_set(c, run, reduces, r, own);
+    return true;
 }
 
 /* ---- begin and end ---- */
@@ -420,7 +471,8 @@ GPU_DEVICE void rings_number(const struct rings_call &c, struct rings_run *run)
         gpu_store_relaxed((uint64_t *)c.failed, failed);
 }
 
-/* All threads, behind gpu_follow(). */
+/* All threads, behind gpu_follow(). KNOWS: finds at once what comes from where, if that is known. REDUCES: the collective does. */
+template <bool KNOWS = false, bool REDUCES = false>
 GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
 {
     struct rings_head *head = rings_head_of(c, c.rank);
@@ -433,8 +485,15 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
             before[i] = gpu_load_relaxed(&head->header[i][threadIdx.x].what);
     if (threadIdx.x == blockDim.x - 1)
         rings_number(c, run);
-    if (threadIdx.x < GPU_WAVE)
+    if (threadIdx.x < GPU_WAVE) {
         rings_sends_find(c, run, threadIdx.x);
+        if (KNOWS) {
+            gpu_wave_sync();
+            const bool knows = rings_gets_know(c, run, REDUCES, threadIdx.x);
+            if (threadIdx.x == 0)
+                run->knows = knows;
+        }
+    }
     __syncthreads();
     if (run->leave || run->twice) {
         if (threadIdx.x == 0 && run->twice && !run->over) {
@@ -457,15 +516,23 @@ GPU_DEVICE bool rings_begin(const struct rings_call &c, struct rings_run *run)
 }
 
 /* The last wave of the first workgroup does it while the others go on: compares all ranks' headers with what this rank does, where nothing
- * else depends on them. A rank that does something else is told to leave by whoever finds it, in what it waits for. */
-GPU_DEVICE void rings_check(const struct rings_call &c, struct rings_run &run)
+ * else depends on them. A rank that does something else is told to leave by whoever finds it, in what it waits for. PARTS: ranks may have parts of their own,
+ * which are to add up. */
+template <bool PARTS = false> GPU_DEVICE void rings_check(const struct rings_call &c, struct rings_run &run)
 {
     const uint32_t r = threadIdx.x - (blockDim.x - GPU_WAVE);
-    struct rings_header h;
+    struct rings_header h = {0, 0, 0, 0};
+    bool well = true;
 
-    if (blockIdx.x == 0 && threadIdx.x >= blockDim.x - GPU_WAVE && r < c.nranks && r != c.rank &&
-        rings_header_await(c, run, r, &h))
-        (void)rings_header_check(c, run, r, h);
+    if (blockIdx.x != 0 || threadIdx.x < blockDim.x - GPU_WAVE)
+        return;
+    if (r < c.nranks && r != c.rank)
+        well = rings_header_await(c, run, r, &h) && rings_header_check(c, run, r, h);
+    if (!PARTS || gpu_wave_vote(!well))
+        return;
+    if (r == c.rank)
+        h = rings_header_make(c, run, r);
+    (void)rings_gets_check(c, &run, r, h.own);
 }
 
 /* One thread: what this rank has for itself, by counts in memory, is what it expects of itself. No other rank sees that. */
@@ -498,10 +565,18 @@ GPU_DEVICE bool rings_meet(const struct rings_call &c, struct rings_run *run, bo
         }
         if (r == c.rank)
             leave = !rings_own_check(c, *run);
-        if (gpu_wave_vote(leave) == 0)
-            leave = !rings_gets_find(c, run, reduces, r, h.own);
+        if (gpu_wave_vote(leave) == 0) {
+            rings_gets_set(c, run, reduces, r, h.own);
+            leave = !rings_gets_check(c, run, r, h.own);
+        }
     }
     return __syncthreads_or(leave) == 0;
+}
+
+/* The same behind rings_begin<true>(): what is known is not waited for. Then rings_check<true>() follows. */
+GPU_DEVICE bool rings_learn(const struct rings_call &c, struct rings_run *run, bool reduces)
+{
+    return run->knows || rings_meet(c, run, reduces, false);
 }
 
 /* All threads: the workgroup leaves. When all have, the next kernel on the stream begins, which is the next run. failed: the first thread of the
