@@ -7,6 +7,7 @@ All work on the same tensors, except symmetric memory's, which have their own. F
   stream  many calls in a row, as fast as this process makes them
   host    what the CPU takes for a call of those: of fccd the C library's function, with arguments made before, of the others PyTorch's
 """
+import ctypes
 import functools
 import statistics
 import time
@@ -110,15 +111,18 @@ class Session:
     # ---- the ways: (what enqueues it, its result) ----
 
     def fccd(self, kind, whole, own):
-        torch = self.torch
+        torch, ranks = self.torch, self.rank.settings.ranks
         source = own if kind == "all_gather" else whole
         in_place = kind == "broadcast" and self.rank.rank == 0  # as NCCL's from PyTorch is
         result = whole if in_place else torch.empty_like(own if kind == "reduce_scatter" else whole)
         places = {"out": place(result)}
         if kind != "broadcast" or self.rank.rank == 0:
             places["in_"] = place(source)
+        counts = (ctypes.c_int64 * ranks)(*[source.numel() // ranks] * ranks)
+        if kind == "all_to_all":  # as fcc.all_to_all() and torch.distributed's say what is expected
+            places |= {"send_counts": ctypes.addressof(counts), "expected_counts": ctypes.addressof(counts)}
         operator, handle, stream = self.library.operators[kind], self.comm.member.handle, self.rank.stream.cuda_stream
-        packed, enqueue, library, held = operator.pack(**places), operator.enqueue, self.library, (source, result)
+        packed, enqueue, library, held = operator.pack(**places), operator.enqueue, self.library, (source, result, counts)
 
         def run():
             if enqueue(handle, packed, stream, None) < 0:
