@@ -188,12 +188,13 @@ struct lines {
                             number % RINGS_LINES_DEPTH * RINGS_LINES_UNIT + 16 * lane.lane);
     }
 
-    /* Waits until all lanes say that it is over, now and then looking whether the run is. False: leave. */
-    template <typename Over> __device__ __forceinline__ bool await(const Over &over) const
+    /* Waits until all lanes say that it is over, now and then looking whether the run is. `spins`: how many times a wave has asked. False: leave. */
+    template <typename Over> __device__ __forceinline__ bool await(uint32_t &spins, const Over &over) const
     {
-        for (uint32_t spins = 1; gpu_wave_vote(!over()); spins++)
-            if (spins % GPU_LOOK_SPINS == 0 && gpu_wave_vote(lane.lane == 0 && rings_look(c, run)))
+        do {
+            if (++spins % GPU_LOOK_SPINS == 0 && gpu_wave_vote(lane.lane == 0 && rings_look(c, run)))
                 return false;
+        } while (gpu_wave_vote(!over()));
         return true;
     }
 
@@ -205,12 +206,13 @@ struct lines {
                        mine = stamp(number);
         uint64_t *to = place(other(), number);
         struct gpu_words v[2 * LINES_PAIRS];
+        uint32_t spins = 0;
 
         unit_load(lane, u, v);
-        const uint64_t next = (uint64_t)waves * RINGS_LINES_DATA; /* the wave's next unit, where that is a whole one */
-        if (u.bytes >= (int64_t)(next + RINGS_LINES_DATA) && lane.lane < RINGS_LINES_DATA / 128)
-            gpu_prefetch(u.at + next + 128 * lane.lane);
-        if (room && !await([&] { return gpu_load_relaxed(taken) >= room; }))
+        const uint64_t apart = (uint64_t)waves * RINGS_LINES_DATA; /* of the wave's next unit, where that is a whole one */
+        if (u.bytes >= (int64_t)(apart + RINGS_LINES_DATA) && lane.lane < RINGS_LINES_DATA / 128)
+            gpu_prefetch(u.at + apart + 128 * lane.lane);
+        if (room && !await(spins, [&] { return gpu_load_relaxed(taken) >= room; }))
             return false;
 #pragma unroll
         for (uint32_t p = 0; p < LINES_PAIRS; p++) {
@@ -230,7 +232,7 @@ struct lines {
         const uint64_t mine = stamp(number);
         const uint64_t *from = place(c.rank, number);
 
-        for (;;) {
+        for (uint32_t spins = 0;;) {
             uint64_t words[4 * LINES_PAIRS];
             bool here = true;
 #pragma unroll
@@ -250,7 +252,7 @@ struct lines {
             }
             /* What is stored last comes last, most likely: only that is asked for until it is there. */
             const uint64_t *last = from + (2 * LINES_PAIRS - 1) * 2 * GPU_WAVE + 1;
-            if (!await([&] { return !lane.is_last() || gpu_load_relaxed(last) == mine; }))
+            if (!await(spins, [&] { return !lane.is_last() || gpu_load_relaxed(last) == mine; }))
                 return false;
         }
         if (lane.lane == 0 && sends != gets)
