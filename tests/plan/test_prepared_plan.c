@@ -170,6 +170,7 @@ static void test_heads(void **unused)
         HEAD(slots_at, 1ull << 63, -EINVAL, "begin behind"),
         HEAD(slots_bytes, 1ull << 63, -EINVAL, "begin behind"),
         HEAD(slots_bytes, 256, -EINVAL, "in 256 bytes"),
+        HEAD(lines, 1, -EINVAL, "lines 1 of 4 ranks, exchange 2"),
         HEAD(first[0], 1, -EINVAL, "phase 0"),
         HEAD(first[1], UINT32_MAX, -EINVAL, "phase 1"),
         HEAD(first[GPU_PHASES], UINT32_MAX, -EINVAL, "allowed are 1 to"),
@@ -196,6 +197,28 @@ static void test_heads(void **unused)
         assert_int_equal(gpu_prepared_plan_check(plan, bytes, &e), -EPROTO);
     free(plan);
     problem_free(p);
+}
+
+/* Of rings: lines are for two ranks. */
+static void test_rings(void **unused)
+{
+    (void)unused;
+    for (int nranks = 1; nranks <= 3; nranks++) {
+        struct problem *p = problem_make(FCC_OP_RINGS, nranks, 0, 0, 0);
+        struct gpu_prepared_plan *plan = prepared_plan_make(p, nranks - 1);
+        struct error e;
+        assert_non_null(plan);
+        for (uint32_t lines = 0; lines < 3; lines++) {
+            plan->lines = lines;
+            assert_int_equal(gpu_prepared_plan_check(plan, plan->bytes, &e),
+                             lines == 0 || (lines == 1 && nranks == 2) ? 0 : -EINVAL);
+        }
+        plan->lines = 0;
+        plan->slots_bytes -= GPU_PREPARED_ALIGN;
+        assert_int_equal(gpu_prepared_plan_check(plan, plan->bytes, &e), -EINVAL);
+        free(plan);
+        problem_free(p);
+    }
 }
 
 #define SLICE(field, number)                                                                                                   \
@@ -500,6 +523,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_that_are_made),
         cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_rings),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_steps_that_are_made),
         cmocka_unit_test(test_slices_of_gemv),
