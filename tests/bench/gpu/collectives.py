@@ -111,7 +111,7 @@ class Session:
     # ---- the ways: (what enqueues it, its result) ----
 
     def fccd(self, kind, whole, own):
-        torch, ranks = self.torch, self.rank.settings.ranks
+        torch, ranks = self.torch, self.comm.size
         source = own if kind == "all_gather" else whole
         in_place = kind == "broadcast" and self.rank.rank == 0  # as NCCL's from PyTorch is
         result = whole if in_place else torch.empty_like(own if kind == "reduce_scatter" else whole)
