@@ -177,21 +177,34 @@ def test_death_in_backward(daemon, on_cpu, hooked):
     assert [well for well, _ in found] == [True, False], found
 
 
-def unsent_rank():
-    """A rank leaves with messages that it has not sent: who waits for one of them hears that, instead of waiting for its time limit."""
+def unsent_rank(slow, messages):
+    """A rank leaves with messages that it has not sent: who waits for one of them hears that, instead of waiting for its time limit. slow: what takes
+    that rank so long that it leaves meanwhile: to invite the other one, or to join it."""
     rank, size = world()
     if rank == 0:
-        for _ in range(3):
+        from fcc.distributed import _meeting
+        if slow is not None:
+            done = getattr(_meeting, slow)
+
+            def late(*args, **kwargs):
+                time.sleep(1)
+                return done(*args, **kwargs)
+            setattr(_meeting, slow, late)
+        for _ in range(messages):
             dist.isend(torch.ones(3), 1)
+        if slow == "Communicator":
+            time.sleep(0.5)  # the other one has been invited, and joins
         return
     with pytest.raises(dist.DistBackendError, match="rank 0|destroyed") as told:
-        for _ in range(3):
+        for _ in range(messages + 1):
             dist.recv(torch.ones(3), 0)
     assert "Timed out" not in str(told.value)
 
 
-def test_unsent(daemon, on_cpu):
-    Group(daemon, 2, unsent_rank).results()
+@pytest.mark.parametrize("messages", [1, 3])
+@pytest.mark.parametrize("slow", [None, "unique_id", "Communicator"])
+def test_unsent(daemon, on_cpu, slow, messages):
+    Group(daemon, 2, unsent_rank, slow, messages).results()
 
 
 def abort_rank():

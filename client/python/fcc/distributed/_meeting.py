@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from ..communicator import Communicator
 from ..errors import Error, TimeLimitError, error_of
 
 _FIRST_S, _LONGEST_S = 0.0005, 0.02  # pauses between two looks
+_TAKEN = "taken"  # stands in an id's place when the other one of two ranks has it
 
 
 def await_key(store: Any, key: str, limit: float, what: str) -> bytes:
@@ -36,8 +38,35 @@ def _refusal(code: int, reason: str) -> str:
     return f"!{code} {reason}"
 
 
-def meet(store: Any, key: str, rank: int, size: int, timeout: timedelta, device: str) -> Communicator:
-    """A communicator of all ranks that call this with the same key."""
+class Invitation:
+    """What the first of two ranks leaves for the other one: an id, which it may take back until the other one has taken it, or why it does not come."""
+
+    def __init__(self, store: Any, key: str) -> None:
+        self._store, self._key = store, key
+        self._lock = threading.Lock()
+        self._said = ""
+        self._refused: Exception | None = None
+
+    def say(self, identity: str) -> None:
+        with self._lock:
+            if self._refused is not None:
+                raise self._refused
+            self._store.set(self._key, identity)
+            self._said = identity
+
+    def refuse(self, error: Exception) -> bool:
+        """The other rank gets the error. False: it has taken the id, and joins."""
+        no = _refusal(errno.ECONNABORTED, str(error))
+        with self._lock:
+            self._refused = error
+            if self._said:
+                return bool(self._store.compare_set(self._key, self._said, no).decode() != _TAKEN)
+            self._store.set(self._key, no)
+            return True
+
+
+def meet(store: Any, key: str, rank: int, size: int, timeout: timedelta, device: str, invitation: Invitation | None = None) -> Communicator:
+    """A communicator of all ranks that call this with the same key. invitation: of two, by the first one."""
     limit = timeout.total_seconds()
     if rank == 0:
         try:
@@ -45,9 +74,15 @@ def meet(store: Any, key: str, rank: int, size: int, timeout: timedelta, device:
         except Error as e:
             store.set(key, _refusal(e.code, e.reason))
             raise
-        store.set(key, identity.hex())
+        if invitation is None:
+            store.set(key, identity.hex())
+        else:
+            invitation.say(identity.hex())
     else:
         said = await_key(store, key, limit, f"rank {rank}: waiting for rank 0's part of the communicator {key}").decode()
+        if size == 2 and not said.startswith("!"):
+            now = store.compare_set(key, said, _TAKEN).decode()
+            said = said if now == _TAKEN else now
         if said.startswith("!"):
             code, _, reason = said[1:].partition(" ")
             raise error_of(-int(code), f"rank 0: {reason}", 0)
@@ -63,18 +98,27 @@ class Meetings:
 
     def __init__(self, store: Any, rank: int, size: int, limit: timedelta) -> None:
         self._store, self._rank, self._size, self.limit = store, rank, size, limit
+        self._lock = threading.Lock()
+        self._invitations: dict[str, Invitation] = {}
+
+    def _invitation(self, key: str) -> Invitation:
+        with self._lock:
+            return self._invitations.setdefault(key, Invitation(self._store, key))
 
     def of_all(self, kind: str) -> Communicator:
         return meet(self._store, f"fcc/{kind}", self._rank, self._size, self.limit, _device_of(kind))
 
-    def refuse(self, key: str, error: Exception) -> None:
-        """This rank, the first of the two that know the key, is not going to come: the other one, which may wait for it already, gets the error."""
+    def refuse(self, key: str, error: Exception) -> bool:
+        """This rank, the first of the two that know the key, is not going to come: the other one, which may wait for it already, gets the error. False:
+        the other one joins already, and so does this one."""
         with contextlib.suppress(RuntimeError):  # a store whose process has ended: nobody can be told
-            self._store.set(f"fcc/{key}", _refusal(errno.ECONNABORTED, str(error)))
+            return self._invitation(f"fcc/{key}").refuse(error)
+        return True
 
     def of_two(self, kind: str, key: str, end: int) -> Communicator:
         """end: 0 or 1, this rank in a communicator that the two know by the key."""
-        return meet(self._store, f"fcc/{key}", end, 2, self.limit, _device_of(kind))
+        invitation = self._invitation(f"fcc/{key}") if end == 0 else None
+        return meet(self._store, f"fcc/{key}", end, 2, self.limit, _device_of(kind), invitation)
 
 
 def _device_of(kind: str) -> str:

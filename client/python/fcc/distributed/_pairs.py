@@ -77,17 +77,22 @@ class _Direction:
 
 
 class Sender:
-    """The messages of this rank to one other. refuse(error): this rank is not going to join, and has messages that the other may wait for."""
+    """The messages of this rank to one other. refuse(error): this rank is not going to join, and has messages that the other may wait for; False: both
+    are joining already."""
 
-    def __init__(self, name: str, join: Callable[[], Communicator], refuse: Callable[[Exception], None]) -> None:
+    def __init__(self, name: str, join: Callable[[], Communicator], refuse: Callable[[Exception], bool]) -> None:
         self._lane = Lane(name)
         self._join, self._refuse = join, refuse
+        self._tried = threading.Event()
         self._direction: _Direction | None = None
 
     def send(self, tensor: torch.Tensor, tag: int) -> Work:
         def deliver() -> None:
             if self._direction is None:
-                self._direction = _Direction(self._join())
+                try:
+                    self._direction = _Direction(self._join())
+                finally:
+                    self._tried.set()
             vector = Vector("send", [tensor])
             parts = vector.parts(0, vector.count)
             self._direction.send(tag, tensor.dtype, parts[0].view(torch.uint8) if parts else torch.empty(0, dtype=torch.uint8, device="cpu"))
@@ -97,8 +102,13 @@ class Sender:
         return self._direction.comm if self._direction else None
 
     def close(self, error: Exception | None) -> None:
-        if self._lane.close(error) and error is not None and self._direction is None:
-            self._refuse(error)
+        self._lane.close(error)
+        if error is None or self._direction is not None or self._refuse(error):
+            return
+        self._tried.wait()  # the other rank is there; and the join has a time limit
+        comm = self.communicator()
+        if comm is not None:
+            comm.abort(str(error))
 
 
 class _Receive(Work):
@@ -212,7 +222,7 @@ class Receiver:
 class Pairs:
     """All messages of a rank of a group. join(key, rank): a communicator of two. refuse(key, error): its first rank does not come."""
 
-    def __init__(self, name: str, rank: int, join: Callable[[str, int], Communicator], refuse: Callable[[str, Exception], None]) -> None:
+    def __init__(self, name: str, rank: int, join: Callable[[str, int], Communicator], refuse: Callable[[str, Exception], bool]) -> None:
         self._name, self._rank, self._join, self._refuse = name, rank, join, refuse
         self._lock = threading.Lock()
         self._senders: dict[int, Sender] = {}

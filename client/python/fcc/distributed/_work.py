@@ -197,8 +197,8 @@ class Lane:
         """RuntimeError if the lane is closed."""
         self._state.check()
 
-    def close(self, error: Exception | None = None) -> bool:
-        """Ends the thread when it has run what it has; with an error it runs no more, and the works that wait get it. Were there any?"""
+    def close(self, error: Exception | None = None) -> None:
+        """Ends the thread when it has run what it has; with an error it runs no more, and the works that wait get it."""
         state = self._state
         with state.changed:
             left = list(state.works) if error else []
@@ -209,7 +209,6 @@ class Lane:
         state.close()
         if not error and state.thread is not None and state.thread is not threading.current_thread():
             state.thread.join()
-        return bool(left)
 
 
 class _State:
