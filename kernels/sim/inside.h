@@ -260,18 +260,26 @@ struct queued {
     uint16_t from, to; /* from: a rank of all; to: a node */
 };
 static_assert(sizeof(struct queued) <= 32 && SIM_MAX_RANKS <= UINT16_MAX && SIM_MAX_NODES <= UINT16_MAX, "two in a cache line");
-#define ADAPTER_SEES 64 /* messages that an adapter looks at for one that it can send */
+#define ADAPTER_SEES 64 /* messages that an adapter looks at for one that it can send: bits of a number */
 #define NOWHERE (-1)
+/* Messages that are ready, and wait for another one to their node: places in the adapter's `blocked`, in the order in which they were handed over. */
+struct waiting {
+    uint8_t first, last; /* ADAPTER_SEES: there are none */
+};
 struct adapter {
-    struct queued *ring;     /* in the order in which they are ready */
+    struct queued *ring;     /* in the order in which they are ready: those that have not been looked at */
     uint32_t first, n, room; /* room: a power of two */
     uint32_t nflying;
-    uint32_t blocked;             /* so many of the first are ready, and for nodes that messages are under way to */
-    int left;                     /* but for this one, which a message has arrived at; NOWHERE */
-    bool asked;                   /* it has an event for the first of them that is not ready */
-    int flying[SIM_MAX_FLYING];   /* nodes that messages under way go to */
-    uint16_t nodes[ADAPTER_SEES]; /* of those that are blocked, the nodes */
+    int node, rail;
+    int left;                   /* the node that a message has left for, before the next one to it does; NOWHERE */
+    bool asked;                 /* it has an event for the first of them that is not ready */
+    uint64_t empty;             /* places in `blocked` that are free, a bit each */
+    int flying[SIM_MAX_FLYING]; /* nodes that messages under way go to */
+    struct waiting waiting[SIM_MAX_FLYING], to_left; /* for each of these, and for the one that has left */
+    uint8_t next[ADAPTER_SEES];
+    struct queued blocked[ADAPTER_SEES];
 };
+static_assert(ADAPTER_SEES == 64, "places are bits of a number");
 /* The thread of a node that sends and receives. Without a core of its own it waits for one: what it is to send stands unprepared (UNPREPARED) at the end of its
  * adapters' queues, and what it has received in a list. */
 #define UNPREPARED NEVER

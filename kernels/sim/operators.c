@@ -415,8 +415,13 @@ static int machine_make(struct sim *s, struct error *e)
         s->free_workgroups[i] = m->device.workgroups;
     for (int i = 0; i < m->nodes; i++)
         s->proxies[i].first = s->proxies[i].last = NONE;
-    for (size_t i = 0; i < adapters; i++)
-        s->adapters[i].left = NOWHERE;
+    for (size_t i = 0; i < adapters; i++) {
+        struct adapter *a = &s->adapters[i];
+        a->node = (int)i / m->node.rails;
+        a->rail = (int)i % m->node.rails;
+        a->left = NOWHERE;
+        a->empty = UINT64_MAX;
+    }
     return fabric_make(s, e);
 }
 
