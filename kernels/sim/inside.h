@@ -218,11 +218,12 @@ void link_name(const struct sim *s, uint32_t link, char out[SIM_NAME]);
 struct task {
     const struct plan *plan; /* NULL: it computes by itself */
     struct slice_costs costs;
-    double of_memory;    /* of a byte, what it counts on memory, where a cache has its part of what the operator touches */
-    double found;        /* part of the bytes that its slices read that a cache of tables has */
-    uint32_t op, group;  /* group: its index among the operator's */
-    int rank;            /* of all */
-    uint32_t next, done; /* slices that workgroups have taken, and finished */
+    double of_memory;       /* of a byte, what it counts on memory, where a cache has its part of what the operator touches */
+    double flops_s, adds_s; /* of a workgroup: what it computes, and additions of partial sums */
+    double found;           /* part of the bytes that its slices read that a cache of tables has */
+    uint32_t op, group;     /* group: its index among the operator's */
+    int rank, place;        /* of all; in its group */
+    uint32_t next, done;    /* slices that workgroups have taken, and finished */
     uint32_t first, workgroups; /* of its workgroups */
     uint32_t blocked, idle;     /* lists of workgroups: that wait for flags, or for a step */
     uint32_t step, step_slice,
@@ -240,15 +241,16 @@ struct workgroup {
     uint32_t next;            /* of a list */
     uint8_t phase;            /* enum phase of ranks.c */
     bool carries;             /* messages of the slice that it stores carry the flag of that slice's group */
+    double payload;           /* of its slice, which it computes or stores: bytes for each destination */
     uint64_t wait, begin;
 };
 /* On its way, since it has left its adapter's queue; or a flag of the node itself. */
 struct message {
-    uint32_t task;     /* of the receiver */
-    uint32_t next;     /* of the list of those that are free */
-    uint32_t flag;     /* to be raised there; NONE */
-    uint16_t from, to; /* nodes */
-    uint32_t adapter;  /* that it leaves by */
+    uint32_t task;    /* of the receiver */
+    uint32_t next;    /* of the list of those that are free */
+    uint32_t flag;    /* to be raised there; NONE */
+    uint32_t adapter; /* that it leaves by */
+    uint16_t to;      /* node */
     double bytes;
     uint64_t latency;
 };
@@ -289,6 +291,11 @@ struct proxy {
     uint32_t computing;   /* workgroups of its node that compute */
     uint32_t first, last; /* messages that have come, in their order */
     bool waits, looks;    /* looks: it is among those that proxies_settle() looks at */
+};
+/* Where a rank is, which divisions would say at each message. */
+struct home {
+    int node;
+    uint32_t memory, adapter;
 };
 /* Plans of groups of the same form are made once. */
 struct pattern {
@@ -339,6 +346,7 @@ struct sim {
     int32_t *link_to;                                   /* GRAPH: where each cable's link leads */
     uint16_t (*torus_at)[3]; /* TORUS: [nodes]: where each stands, which divisions would say at each message */
     int leaves;
+    struct home *homes;                        /* [ranks] */
     struct adapter *adapters;                  /* [nodes * rails] */
     struct proxy *proxies;                     /* [nodes] */
     uint32_t *looking, nlooking;               /* [nodes]: proxies that may have a core now */
@@ -381,15 +389,15 @@ static inline bool flow_is_of(const struct sim *s, uint32_t flow, const uint32_t
 
 static inline int node_of(const struct sim *s, int rank)
 {
-    return rank / s->m.node.ranks;
+    return s->homes[rank].node;
 }
 static inline uint32_t memory_of(const struct sim *s, int rank)
 {
-    return (uint32_t)(s->m.node.shared_memory ? node_of(s, rank) : rank);
+    return s->homes[rank].memory;
 }
 static inline uint32_t adapter_of(const struct sim *s, int rank)
 {
-    return (uint32_t)(node_of(s, rank) * s->m.node.rails + rank % s->m.node.ranks % s->m.node.rails);
+    return s->homes[rank].adapter;
 }
 
 /* ---- groups: blocks of size * stride ranks, in each of which `stride` groups lie between each other ---- */
@@ -407,6 +415,16 @@ static inline int rank_of(const struct sim_operator *o, int group, int place)
     return group / o->stride * o->size * o->stride + group % o->stride + place * o->stride;
 }
 
+/* The rank at another place of a task's group, and its task of the same operator. */
+static inline int rank_at(const struct sim *s, const struct task *like, int place)
+{
+    return like->rank + (place - like->place) * s->operators[like->op].said.stride;
+}
+static inline uint32_t task_of(const struct sim *s, const struct task *like, int place)
+{
+    return s->operators[like->op].first + (uint32_t)rank_at(s, like, place);
+}
+
 void rank_go(struct sim *s, int rank);                    /* begins the operators that it can */
 void task_begin(struct sim *s, uint32_t task);            /* its workgroups take slices */
 void task_step(struct sim *s, uint32_t task);             /* its next kernel has begun */
@@ -414,9 +432,8 @@ void workgroup_go(struct sim *s, uint32_t workgroup);     /* what it did has end
 void workgroup_stored(struct sim *s, uint32_t workgroup); /* a store has ended */
 void flag_raise(struct sim *s, uint32_t task, uint32_t flag);
 bool flag_has(const struct task *t, uint32_t flag);
-bool task_flags(struct sim *s, uint32_t task);                             /* memory for its flags; false: there is none */
-void task_finish(struct sim *s, uint32_t task);                            /* all its slices have finished: operators.c */
-uint32_t task_of(const struct sim *s, const struct task *like, int place); /* of the same operator and group */
+bool task_flags(struct sim *s, uint32_t task);  /* memory for its flags; false: there is none */
+void task_finish(struct sim *s, uint32_t task); /* all its slices have finished: operators.c */
 
 /* Stores a slice's tile at its destinations. Returns how many flows its workgroup waits for. */
 uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes);
@@ -441,8 +458,12 @@ static inline void proxy_computing(struct sim *s, uint32_t rank, bool more)
         proxy_counts(s, rank, more);
 }
 
-double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b); /* 1 or more: random.c */
-double random_of(const struct sim *s, uint64_t a, uint64_t b);
+double random_of(const struct sim *s, uint64_t a, uint64_t b); /* random.c */
+/* 1 or more. */
+static inline double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b)
+{
+    return spread > 0 ? 1 + spread * random_of(s, a, b) : 1;
+}
 int stuck_explain(const struct sim *s, struct error *e);
 void trace_span(struct sim *s, const struct workgroup *w);
 

@@ -89,7 +89,7 @@ static void work_begin(struct sim *s, uint32_t workgroup, const struct slice_cos
         bytes = moved - cost->read * t->found;
         most = d->workgroup_bytes_s > 0 ? d->workgroup_bytes_s : d->memory_bytes_s;
         most *= t->found > 0 ? bytes / moved : 1; /* what a cache has takes its workgroup as long, and memory nothing */
-        rate = d->flops_s[slice_adds(slice) ? COMPUTE_VECTOR : op_spec(t->costs.problem->op)->compute] / d->workgroups;
+        rate = slice_adds(slice) ? t->adds_s : t->flops_s;
         bytes *= t->of_memory; /* cores of a node have one cache */
         longer *= s->operators[t->op].is_inline ? t->plan->nranks : 1;
         longer *= spread_of(s, s->m.stragglers.slice_spread, (uint64_t)t->op << 32 | (uint64_t)t->rank, w->slice + UINT64_C(2));
@@ -160,22 +160,23 @@ static enum progress phases_go(struct sim *s, uint32_t workgroup, enum phase pha
         return DONE;
     if (phase == PHASE_COST && slice_begins(s, workgroup, slice))
         return BUSY;
-    const struct slice_cost cost = slice_cost(&t->costs, slice);
-    if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {
-        w->phase = PHASE_PULL;
-        return BUSY;
-    }
     if (phase <= PHASE_WORK) {
+        const struct slice_cost cost = slice_cost(&t->costs, slice);
+        if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {
+            w->phase = PHASE_PULL;
+            return BUSY;
+        }
+        w->payload = cost.payload;
         work_begin(s, workgroup, &cost);
         return BUSY;
     }
-    if (!slice_puts(slice->kind) || !(cost.payload > 0))
+    if (!slice_puts(slice->kind) || !(w->payload > 0))
         return DONE;
     w->phase = PHASE_ROOM;
     if (w->storing)
         return BUSY;
     w->stored = w->slice;
-    w->storing = slice_store(s, workgroup, cost.payload);
+    w->storing = slice_store(s, workgroup, w->payload);
     w->phase = w->storing && s->m.device.stores_wait ? PHASE_STORED : PHASE_TAKEN;
     return !w->storing ? DONE : s->m.device.stores_wait ? BUSY : NEXT;
 }

@@ -27,13 +27,6 @@ static int destination_from(const struct plan *plan, unsigned dst, int r)
     return plan->nranks;
 }
 
-uint32_t task_of(const struct sim *s, const struct task *like, int place)
-{
-    const struct operator* o = & s->operators[like->op];
-
-    return o->first + (uint32_t)rank_of(&o->said, (int)like->group, place);
-}
-
 static uint32_t message_new(struct sim *s, struct message m)
 {
     uint32_t i = s->messages_free;
@@ -156,19 +149,13 @@ static bool message_go(struct sim *s, uint32_t adapter, const struct queued *q)
 {
     struct adapter *a = &s->adapters[adapter];
     const struct stopped *stopped = &s->stopped;
-    const uint32_t rails = (uint32_t)s->m.node.rails, from = adapter / rails;
     const uint32_t memory[2] = {memory_of(s, q->from), memory_of(s, s->tasks[q->task].rank)};
     const bool again = stopped->flow != NONE && stopped->adapter == adapter && stopped->to == q->to && q->bytes > 0 &&
                        flow_is_of(s, stopped->flow, memory);
-    struct message m = {.task = q->task,
-                        .flag = q->flag,
-                        .from = (uint16_t)from,
-                        .to = q->to,
-                        .adapter = adapter,
-                        .bytes = q->bytes,
-                        .latency = stopped->latency};
+    struct message m = {
+        .task = q->task, .flag = q->flag, .to = q->to, .adapter = adapter, .bytes = q->bytes, .latency = stopped->latency};
     uint32_t path[PATH_MAX_LINKS];
-    const unsigned n = again ? 0 : fabric_path(s, (int)from, q->to, (int)(adapter % rails), path, &m.latency);
+    const unsigned n = again ? 0 : fabric_path(s, a->node, q->to, a->rail, path, &m.latency);
     const uint32_t i = message_new(s, m);
 
     if (i == NONE)
@@ -207,9 +194,10 @@ void adapter_ready(struct sim *s, uint32_t adapter)
 static void message_send(struct sim *s, const struct task *from, int place, double bytes, uint32_t flag)
 {
     const uint32_t to = task_of(s, from, place), adapter = adapter_of(s, from->rank);
+    const int node = node_of(s, from->rank);
     struct adapter *a = &s->adapters[adapter];
-    const bool waits = proxy_waits(s, (uint32_t)node_of(s, from->rank));
-    const struct queued q = {.ready = waits ? UNPREPARED : proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes),
+    const bool waits = proxy_waits(s, (uint32_t)node);
+    const struct queued q = {.ready = waits ? UNPREPARED : proxy_work(s, node, s->m.fabric.message_s, bytes),
                              .bytes = bytes,
                              .task = to,
                              .flag = flag,
@@ -369,7 +357,7 @@ static bool by_memory(const struct sim *s)
 
 double slice_stored_here(const struct sim *s, const struct task *t, const struct slice *slice, double bytes)
 {
-    const int own = place_in_group(&s->operators[t->op].said, t->rank);
+    const int own = t->place;
     const int32_t *node = t->costs.problem->node_of;
     double sum = 0;
 
@@ -400,8 +388,7 @@ uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes)
     struct workgroup *w = &s->workgroups[workgroup];
     const struct task *t = &s->tasks[w->task];
     const struct slice *slice = &t->plan->slices[w->slice];
-    const struct sim_operator *o = &s->operators[t->op].said;
-    const int own = place_in_group(o, t->rank);
+    const int own = t->place;
     const int32_t *node = t->costs.problem->node_of;
     uint32_t flows = 0;
 
@@ -414,7 +401,7 @@ uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes)
             const struct signal_group *g = w->carries ? &t->plan->groups[slice->group] : NULL;
             message_send(s, t, r, bytes, g && plan_reaches(t->plan, g->dst, r) ? g->flag : NONE);
         } else if (!by_memory(s)) {
-            flows += store_begin(s, workgroup, t->rank, rank_of(o, (int)t->group, r), bytes, FLOW_STORE);
+            flows += store_begin(s, workgroup, t->rank, rank_at(s, t, r), bytes, FLOW_STORE);
         }
     }
     return flows;
@@ -424,11 +411,10 @@ uint32_t slice_pull(struct sim *s, uint32_t workgroup, double bytes)
 {
     const struct workgroup *w = &s->workgroups[workgroup];
     const struct task *t = &s->tasks[w->task];
-    const struct sim_operator *o = &s->operators[t->op].said;
     uint32_t flows = 0;
 
     for (int r = 0; r < t->plan->nranks && !by_memory(s); r++) {
-        const int from = rank_of(o, (int)t->group, r);
+        const int from = rank_at(s, t, r);
         if (from != t->rank)
             flows += store_begin(s, workgroup, from, t->rank, bytes, FLOW_PULL);
     }
@@ -440,7 +426,7 @@ void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct s
     const struct task *t = &s->tasks[task];
     const struct plan *plan = t->plan;
     const struct signal_group *g = &plan->groups[group];
-    const int own = place_in_group(&s->operators[t->op].said, t->rank);
+    const int own = t->place;
     const int32_t *node = t->costs.problem->node_of;
     const uint64_t latency = ps_of(s->m.node.link_latency_s);
 
