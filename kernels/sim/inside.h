@@ -64,11 +64,11 @@ static inline bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *r
 /* ---- events.c: the queue, earliest first; of one time, in the order in which they were put ---- */
 
 enum event_kind {
-    EVENT_START,   /* id: task */
+    EVENT_LINK,    /* id: link: the first of the flows that it holds back ends */
+    EVENT_MEMORY,  /* memory: the first of its jobs ends */
+    EVENT_START,   /* task */
     EVENT_STEP,    /* task: its next kernel begins */
     EVENT_WORK,    /* workgroup: a time that shares nothing has passed */
-    EVENT_MEMORY,  /* memory: the first of its jobs ends */
-    EVENT_LINK,    /* link: the first of the flows that it holds back ends */
     EVENT_CORE,    /* node: its proxy gets a core, whoever computes */
     EVENT_READY,   /* adapter: the proxy has prepared the next of its messages */
     EVENT_ARRIVE,  /* message: it is at its node */
@@ -78,9 +78,13 @@ struct event {
     uint64_t at, order;
     uint32_t kind, id;
 };
-/* The event of a memory or a link. One that is to happen later than it stands in the queue stays where it stands, until it comes to be the first. */
-struct moved {
-    uint64_t at, order; /* when it is to happen; NEVER: not at all */
+/* When an event happens, which is all that is looked at to find the first one: four of these are a cache line. */
+struct when {
+    uint64_t at, order;
+};
+/* Which event it is. moved: its place in `moved`: of links, then of memories, and one for all other events. */
+struct what {
+    uint32_t kind, id, moved;
 };
 /* Events that all come the same time after they were put stand in a lane, a ring in which the first is the earliest. */
 enum lane_kind { LANE_SLICE, LANE_FLAG, LANES }; /* what each slice costs, and the latency of a flag inside of a node */
@@ -89,14 +93,17 @@ struct lane {
     uint32_t first, n, room; /* room: a power of two */
 };
 struct events {
-    struct event *heap;
+    struct when *heap;
+    struct what *whats; /* of the heap's events */
     uint32_t n, room;
     uint64_t order;
     struct lane lane[LANES];
-    struct moved *moved; /* [links and memories, and one for all other events] */
-    uint32_t *places;    /* the same: where each stands in the heap; NONE: it does not */
+    struct when *
+        moved; /* when each is to happen; NEVER: not at all. One that is to happen later than it stands in the queue stays there until it is the first */
+    uint32_t *places; /* where each stands in the heap; NONE: it does not */
 };
 bool moved_new(struct sim *s);
+void events_free(struct sim *s);
 bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, uint32_t id, uint64_t after);
 bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 /* Moves an event of a memory or a link, of which there is one at most; NEVER takes it out. */

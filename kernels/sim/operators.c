@@ -340,41 +340,12 @@ void sim_free(struct sim *s)
     if (!s)
         return;
     tables_free(s);
-    void *const parts[] = {s->events.heap,
-                           s->events.lane[LANE_SLICE].ring,
-                           s->events.lane[LANE_FLAG].ring,
-                           s->links,
-                           s->gauges,
-                           s->found,
-                           s->carried,
-                           s->events.moved,
-                           s->events.places,
-                           s->paces,
-                           s->hops,
-                           s->hop_at,
-                           s->flows,
-                           s->memories,
-                           s->flows_free,
-                           s->dirty_links,
-                           s->timed_links,
-                           s->dirty_memories,
-                           s->limits,
-                           s->next_hop,
-                           s->torus_at,
-                           s->link_to,
-                           s->homes,
-                           s->adapters,
-                           s->proxies,
-                           s->looking,
-                           s->free_workgroups,
-                           s->next_operator,
-                           s->operators,
-                           s->tasks,
-                           s->workgroups,
-                           s->messages,
-                           s->spans,
-                           s->rates,
-                           s};
+    events_free(s);
+    void *const parts[] = {s->links,          s->gauges,     s->found,    s->carried,         s->paces,         s->hops,
+                           s->hop_at,         s->flows,      s->memories, s->flows_free,      s->dirty_links,   s->timed_links,
+                           s->dirty_memories, s->limits,     s->next_hop, s->torus_at,        s->link_to,       s->homes,
+                           s->adapters,       s->proxies,    s->looking,  s->free_workgroups, s->next_operator, s->operators,
+                           s->tasks,          s->workgroups, s->messages, s->spans,           s->rates,         s};
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         free(parts[i]);
 }
