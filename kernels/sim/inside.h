@@ -195,18 +195,19 @@ struct job_class {
     struct job *jobs;          /* a ring, the first to end first */
     uint32_t first, n, room;   /* room: a power of two */
 };
+/* What is looked at whenever a flow's rate changes comes first, in one cache line. */
 struct memory {
-    double taken, bytes_s; /* taken: by flows */
-    double found,
-        wanted; /* found: what was taken when the rest was shared; wanted: what its jobs take if nothing holds them back */
+    double taken, found; /* by flows: now, and when the rest was shared */
+    double wanted;       /* what its jobs take if nothing holds them back */
+    double bytes_s;
     uint32_t njobs, nflows;
     bool dirty, full; /* full: jobs have less than they can take */
     uint32_t n, room, order;
     uint64_t since;
     struct job_class *classes;
-};
+} __attribute__((aligned(64)));
 bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32_t workgroup);
-void memory_off(struct sim *s, uint32_t memory); /* flows take more or less: it is shared anew, if by more than the tolerance */
+void memory_touch(struct sim *s, uint32_t memory); /* it is shared anew before time moves on */
 bool memory_ended(struct sim *s, uint32_t memory); /* its event */
 bool memories_settle(struct sim *s);
 
@@ -372,13 +373,16 @@ struct sim {
     size_t nspans, spans_room, nrates, rates_room;
 };
 
-/* Whether a memory is to be shared anew. Most are not: nothing waits for them. */
+/* Whether a memory is to be shared anew. Most are not: nothing waits for them, or flows take as much as before, but for the tolerance. */
 static inline void memory_look(struct sim *s, uint32_t memory)
 {
     const struct memory *m = &s->memories[memory];
 
-    if (m->njobs && !m->dirty && (m->full || m->wanted + m->taken > m->bytes_s))
-        memory_off(s, memory);
+    if (!m->njobs || m->dirty || !(m->full || m->wanted + m->taken > m->bytes_s))
+        return;
+    const double off = m->taken - m->found, slack = s->m.fabric.tolerance * m->bytes_s;
+    if (!(slack > 0) || off > slack || off < -slack)
+        memory_touch(s, memory);
 }
 
 /* Of memory a flow takes more. */

@@ -377,7 +377,9 @@ static int machine_make(struct sim *s, struct error *e)
     const size_t ranks = (size_t)s->nranks, adapters = (size_t)m->nodes * (size_t)m->node.rails;
 
     s->nmemories = (uint32_t)(m->node.shared_memory ? m->nodes : s->nranks);
-    s->memories = calloc(s->nmemories + 1, sizeof(*s->memories));
+    s->memories = aligned_alloc(sizeof(*s->memories), (s->nmemories + 1) * sizeof(*s->memories));
+    if (s->memories)
+        memset(s->memories, 0, (s->nmemories + 1) * sizeof(*s->memories));
     s->dirty_memories = calloc(s->nmemories, sizeof(*s->dirty_memories));
     s->homes = calloc(ranks, sizeof(*s->homes));
     s->adapters = calloc(adapters, sizeof(*s->adapters));
