@@ -249,7 +249,6 @@ struct workgroup {
     uint32_t next;            /* of a list */
     uint8_t phase;            /* enum phase of ranks.c */
     bool carries;             /* messages of the slice that it stores carry the flag of that slice's group */
-    double payload;           /* of its slice, which it computes or stores: bytes for each destination */
     uint64_t wait, begin;
 };
 /* On its way, since it has left its adapter's queue; or a flag of the node itself. */

@@ -160,23 +160,22 @@ static enum progress phases_go(struct sim *s, uint32_t workgroup, enum phase pha
         return DONE;
     if (phase == PHASE_COST && slice_begins(s, workgroup, slice))
         return BUSY;
+    const struct slice_cost cost = slice_cost(&t->costs, slice);
+    if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {
+        w->phase = PHASE_PULL;
+        return BUSY;
+    }
     if (phase <= PHASE_WORK) {
-        const struct slice_cost cost = slice_cost(&t->costs, slice);
-        if (phase <= PHASE_PULL && cost.pulled > 0 && (w->pending = slice_pull(s, workgroup, cost.pulled))) {
-            w->phase = PHASE_PULL;
-            return BUSY;
-        }
-        w->payload = cost.payload;
         work_begin(s, workgroup, &cost);
         return BUSY;
     }
-    if (!slice_puts(slice->kind) || !(w->payload > 0))
+    if (!slice_puts(slice->kind) || !(cost.payload > 0))
         return DONE;
     w->phase = PHASE_ROOM;
     if (w->storing)
         return BUSY;
     w->stored = w->slice;
-    w->storing = slice_store(s, workgroup, w->payload);
+    w->storing = slice_store(s, workgroup, cost.payload);
     w->phase = w->storing && s->m.device.stores_wait ? PHASE_STORED : PHASE_TAKEN;
     return !w->storing ? DONE : s->m.device.stores_wait ? BUSY : NEXT;
 }
