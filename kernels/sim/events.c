@@ -68,26 +68,22 @@ bool moved_new(struct sim *s)
     return s->events.moved && s->events.places;
 }
 
-/* The first stands so that the four children of each begin with a cache line. */
-#define BEFORE_FIRST 3
-
-/* Room for twice as many. */
+/* Room for twice as many. The first stands so that the four children of each are a cache line, wherever the memory lies; it is not taken anew, as what is
+ * freed makes malloc() keep more. */
 static bool heap_grow(struct events *q)
 {
-    const uint32_t room = q->room ? 2 * q->room : 64;
-    struct what *whats = realloc(q->whats, room * sizeof(*whats));
-    struct when *heap = aligned_alloc(64, (BEFORE_FIRST + 1 + (size_t)room) * sizeof(*heap));
+    const size_t line = 64 / sizeof(*q->heap), was = q->heap ? (size_t)(q->heap - q->heap_begin) : 0;
+    uint32_t room = q->room;
 
-    q->whats = whats ? whats : q->whats;
-    if (!whats || !heap) {
-        free(heap);
+    if (!array_grow(&q->whats, &room, sizeof(*q->whats)))
         return false;
-    }
-    if (q->heap) {
-        memcpy(heap + BEFORE_FIRST, q->heap, q->n * sizeof(*heap));
-        free(q->heap - BEFORE_FIRST);
-    }
-    q->heap = heap + BEFORE_FIRST;
+    struct when *begin = realloc(q->heap_begin, (line + room) * sizeof(*begin));
+    if (!begin)
+        return false;
+    const size_t at = (uintptr_t)(begin + 1) / sizeof(*begin) % line, skipped = at ? line - at : 0;
+    memmove(begin + skipped, begin + was, q->n * sizeof(*begin));
+    q->heap_begin = begin;
+    q->heap = begin + skipped;
     q->room = room;
     return true;
 }
@@ -96,8 +92,7 @@ void events_free(struct sim *s)
 {
     struct events *q = &s->events;
 
-    if (q->heap)
-        free(q->heap - BEFORE_FIRST);
+    free(q->heap_begin);
     for (unsigned k = 0; k < LANES; k++)
         free(q->lane[k].ring);
     free(q->whats);

@@ -93,8 +93,8 @@ struct lane {
     uint32_t first, n, room; /* room: a power of two */
 };
 struct events {
-    struct when *heap;
-    struct what *whats; /* of the heap's events */
+    struct when *heap, *heap_begin; /* heap_begin: of its memory */
+    struct what *whats;             /* of the heap's events */
     uint32_t n, room;
     uint64_t order;
     struct lane lane[LANES];
