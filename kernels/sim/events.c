@@ -35,18 +35,21 @@ bool ring_grow(void *ring, uint32_t first, uint32_t *room, size_t size)
     return true;
 }
 
-static bool before(const struct event *a, const struct event *b)
+static unsigned __int128 key(uint64_t at, uint64_t order)
 {
-    /* one number of both, so that no branch is guessed: which of two comes first is as good as random */
-    return ((unsigned __int128)a->at << 64 | a->order) < ((unsigned __int128)b->at << 64 | b->order);
+    return (unsigned __int128)at << 64 |
+           order; /* one number of both, so that no branch is guessed: which of two comes first is as good as random */
 }
 
-/* Which of those that can be moved an event is; the one after the last: none. */
-static uint32_t moved_of(const struct sim *s, const struct event *e)
+static bool before(const struct when *a, const struct when *b)
 {
-    const uint32_t none = s->nlinks + s->nmemories, memory = e->kind == EVENT_MEMORY ? s->nlinks + e->id : none;
+    return key(a->at, a->order) < key(b->at, b->order);
+}
 
-    return e->kind == EVENT_LINK ? e->id : memory;
+/* Where an event stands among those that can be moved; the one after the last: it cannot. */
+static uint32_t moved_of(const struct sim *s, enum event_kind kind, uint32_t id)
+{
+    return kind == EVENT_LINK ? id : kind == EVENT_MEMORY ? s->nlinks + id : s->nlinks + s->nmemories;
 }
 
 static bool is_moved(const struct sim *s, uint32_t moved)
@@ -65,25 +68,58 @@ bool moved_new(struct sim *s)
     return s->events.moved && s->events.places;
 }
 
-static void store(struct sim *s, uint32_t i, struct event e)
+/* Room for twice as many. The first stands so that the four children of each are a cache line, wherever the memory lies; it is not taken anew, as what is
+ * freed makes malloc() keep more. */
+static bool heap_grow(struct events *q)
 {
-    s->events.heap[i] = e;
-    s->events.places[moved_of(s, &e)] = i;
+    const size_t line = 64 / sizeof(*q->heap), was = q->heap ? (size_t)(q->heap - q->heap_begin) : 0;
+    uint32_t room = q->room;
+
+    if (!array_grow(&q->whats, &room, sizeof(*q->whats)))
+        return false;
+    struct when *begin = realloc(q->heap_begin, (line + room) * sizeof(*begin));
+    if (!begin)
+        return false;
+    const size_t at = (uintptr_t)(begin + 1) / sizeof(*begin) % line, skipped = at ? line - at : 0;
+    memmove(begin + skipped, begin + was, q->n * sizeof(*begin));
+    q->heap_begin = begin;
+    q->heap = begin + skipped;
+    q->room = room;
+    return true;
 }
 
-static void up(struct sim *s, uint32_t i, struct event e)
+void events_free(struct sim *s)
 {
-    while (i > 0 && before(&e, &s->events.heap[(i - 1) / 4])) {
-        store(s, i, s->events.heap[(i - 1) / 4]);
+    struct events *q = &s->events;
+
+    free(q->heap_begin);
+    for (unsigned k = 0; k < LANES; k++)
+        free(q->lane[k].ring);
+    free(q->whats);
+    free(q->moved);
+    free(q->places);
+}
+
+static void store(struct events *q, uint32_t i, struct when when, struct what what)
+{
+    q->heap[i] = when;
+    q->whats[i] = what;
+    q->places[what.moved] = i;
+}
+
+static void up(struct events *q, uint32_t i, struct when when, struct what what)
+{
+    while (i > 0 && before(&when, &q->heap[(i - 1) / 4])) {
+        store(q, i, q->heap[(i - 1) / 4], q->whats[(i - 1) / 4]);
         i = (i - 1) / 4;
     }
-    store(s, i, e);
+    store(q, i, when, what);
 }
 
-static void down(struct sim *s, uint32_t i, struct event e)
+static void down(struct events *q, uint32_t i, struct when when, struct what what)
 {
-    const struct event *heap = s->events.heap;
-    const uint32_t n = s->events.n;
+    const struct when *heap = q->heap;
+    const uint32_t n = q->n;
 
     for (uint32_t child; (child = 4 * i + 1) < n;) {
         if (child + 3 < n) { /* all four: which of them comes first is found without a branch */
@@ -94,69 +130,70 @@ static void down(struct sim *s, uint32_t i, struct event e)
             for (uint32_t k = child + 1; k < n; k++)
                 child = before(&heap[k], &heap[child]) ? k : child;
         }
-        if (!before(&heap[child], &e))
+        if (!before(&heap[child], &when))
             break;
-        store(s, i, heap[child]);
+        store(q, i, heap[child], q->whats[child]);
         i = child;
     }
-    store(s, i, e);
+    store(q, i, when, what);
 }
 
 bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at)
 {
-    const struct event e = {.at = at, .order = s->events.order++, .kind = kind, .id = id};
+    struct events *q = &s->events;
+    const struct when when = {.at = at, .order = q->order++};
 
-    if (!array_room(&s->events.heap, s->events.n, &s->events.room, sizeof(e))) {
+    if (q->n == q->room && !heap_grow(q)) {
         s->failed = true;
         return false;
     }
-    up(s, s->events.n++, e);
+    up(q, q->n++, when, (struct what){.kind = kind, .id = id, .moved = moved_of(s, kind, id)});
     return true;
 }
 
 /* Takes out the first event of the heap. */
-static void first_take(struct sim *s)
+static void first_take(struct events *q)
 {
-    const struct event last = s->events.heap[--s->events.n];
+    const uint32_t last = --q->n;
 
-    s->events.places[moved_of(s, &s->events.heap[0])] = NONE;
-    if (s->events.n)
-        down(s, 0, last);
+    q->places[q->whats[0].moved] = NONE;
+    if (last)
+        down(q, 0, q->heap[last], q->whats[last]);
 }
 
 bool event_move(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at)
 {
-    struct event e = {.at = at, .kind = kind, .id = id};
-    const uint32_t which = moved_of(s, &e), place = s->events.places[which];
-    struct moved *m = &s->events.moved[which];
+    struct events *q = &s->events;
+    const uint32_t which = moved_of(s, kind, id), place = q->places[which];
 
     if (place == NONE && at == NEVER)
         return true;
-    m->at = at;
-    m->order = e.order = s->events.order;
+    const struct when when = {.at = at, .order = q->order};
+    q->moved[which] = when;
     if (place == NONE)
         return event_put(s, kind, id, at);
-    s->events.order++;
-    if (at < s->events.heap[place].at)
-        up(s, place, e);
+    q->order++;
+    if (at < q->heap[place].at)
+        up(q, place, when, q->whats[place]);
     return true;
 }
 
-/* The heap's first event, which stands where it belongs; NULL: there is none. */
-static const struct event *first_of(struct sim *s)
+/* The heap's first event stands where it belongs; false: there is none. */
+static bool first_settle(struct sim *s)
 {
-    while (s->events.n) {
-        struct event *e = &s->events.heap[0];
-        const uint32_t which = moved_of(s, e);
-        const struct moved *m = &s->events.moved[which];
-        if (!is_moved(s, which) || m->order == e->order)
-            return e;
-        if (m->at == NEVER)
-            first_take(s);
+    struct events *q = &s->events;
+
+    while (q->n) {
+        const struct what what = q->whats[0];
+        const struct when when = q->moved[what.moved];
+        if (!is_moved(s, what.moved) || when.order == q->heap[0].order)
+            return true;
+        if (when.at == NEVER)
+            first_take(q);
         else
-            down(s, 0, (struct event){.at = m->at, .order = m->order, .kind = e->kind, .id = e->id});
+            down(q, 0, when, what);
     }
-    return NULL;
+    return false;
 }
 
 bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, uint32_t id, uint64_t after)
@@ -172,16 +209,21 @@ bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, ui
     return true;
 }
 
-/* Where the earliest event stands: a lane, or LANES: the heap. */
-static unsigned earliest(struct sim *s, const struct event **out)
+/* Where the earliest event stands: a lane, or LANES: the heap; more: there is none. */
+static unsigned earliest(struct sim *s)
 {
-    unsigned where = LANES;
+    const struct events *q = &s->events;
+    unsigned __int128 first = ~(unsigned __int128)0;
+    unsigned where = LANES + 1;
 
-    *out = first_of(s);
+    if (first_settle(s)) {
+        first = key(q->heap[0].at, q->heap[0].order);
+        where = LANES;
+    }
     for (unsigned k = 0; k < LANES; k++) {
-        const struct lane *l = &s->events.lane[k];
-        if (l->n && (!*out || before(&l->ring[l->first], *out))) {
-            *out = &l->ring[l->first];
+        const struct lane *l = &q->lane[k];
+        if (l->n && key(l->ring[l->first].at, l->ring[l->first].order) < first) {
+            first = key(l->ring[l->first].at, l->ring[l->first].order);
             where = k;
         }
     }
@@ -191,44 +233,41 @@ static unsigned earliest(struct sim *s, const struct event **out)
 bool event_due(struct sim *s)
 {
     const struct events *q = &s->events;
-    const uint32_t first = q->n ? moved_of(s, &q->heap[0]) : NONE;
-    const struct event *e;
+    const uint32_t first = q->n ? q->whats[0].moved : NONE;
 
     for (unsigned k = 0; k < LANES; k++)
         if (q->lane[k].n && q->lane[k].ring[q->lane[k].first].at <= s->now)
             return true;
-    if (is_moved(s, first) &&
-        q->moved[first].at ==
-            NEVER) { /* it has just been taken: it goes down once it is known where to, and none comes before those below it */
+    if (is_moved(s, first) && q->moved[first].at == NEVER) {
+        /* it has just been taken: it goes down once it is known where to, and none comes before those below it */
         bool due = false;
         for (uint32_t k = 1; k <= 4 && k < q->n; k++)
             due |= q->heap[k].at <= s->now;
         if (!due)
             return false;
     }
-    e = first_of(s);
-    return e && e->at <= s->now;
+    return first_settle(s) && q->heap[0].at <= s->now;
 }
 
 bool event_take(struct sim *s, struct event *out)
 {
-    const struct event *e;
-    const unsigned where = earliest(s, &e);
+    struct events *q = &s->events;
+    const unsigned where = earliest(s);
 
-    if (!e)
+    if (where > LANES)
         return false;
-    *out = *e;
-    if (where == LANES) {
-        const uint32_t which = moved_of(s, out);
-        if (is_moved(s, which)) { /* it stays where it stands, as it will soon be moved again */
-            s->events.moved[which] = (struct moved){.at = NEVER, .order = s->events.order++};
-        } else {
-            first_take(s);
-        }
-    } else {
-        struct lane *l = &s->events.lane[where];
+    if (where < LANES) {
+        struct lane *l = &q->lane[where];
+        *out = l->ring[l->first];
         l->first = (l->first + 1) & (l->room - 1);
         l->n--;
+        return true;
     }
+    const struct what what = q->whats[0];
+    *out = (struct event){.at = q->heap[0].at, .order = q->heap[0].order, .kind = what.kind, .id = what.id};
+    if (is_moved(s, what.moved)) /* it stays where it stands, as it will soon be moved again */
+        q->moved[what.moved] = (struct when){.at = NEVER, .order = q->order++};
+    else
+        first_take(q);
     return true;
 }

@@ -64,11 +64,11 @@ static inline bool ring_room(void *ring, uint32_t first, uint32_t n, uint32_t *r
 /* ---- events.c: the queue, earliest first; of one time, in the order in which they were put ---- */
 
 enum event_kind {
-    EVENT_START,   /* id: task */
+    EVENT_LINK,    /* id: link: the first of the flows that it holds back ends */
+    EVENT_MEMORY,  /* memory: the first of its jobs ends */
+    EVENT_START,   /* task */
     EVENT_STEP,    /* task: its next kernel begins */
     EVENT_WORK,    /* workgroup: a time that shares nothing has passed */
-    EVENT_MEMORY,  /* memory: the first of its jobs ends */
-    EVENT_LINK,    /* link: the first of the flows that it holds back ends */
     EVENT_CORE,    /* node: its proxy gets a core, whoever computes */
     EVENT_READY,   /* adapter: the proxy has prepared the next of its messages */
     EVENT_ARRIVE,  /* message: it is at its node */
@@ -78,9 +78,13 @@ struct event {
     uint64_t at, order;
     uint32_t kind, id;
 };
-/* The event of a memory or a link. One that is to happen later than it stands in the queue stays where it stands, until it comes to be the first. */
-struct moved {
-    uint64_t at, order; /* when it is to happen; NEVER: not at all */
+/* When an event happens, which is all that is looked at to find the first one: four of these are a cache line. */
+struct when {
+    uint64_t at, order;
+};
+/* Which event it is. moved: its place in `moved`: of links, then of memories, and one for all other events. */
+struct what {
+    uint32_t kind, id, moved;
 };
 /* Events that all come the same time after they were put stand in a lane, a ring in which the first is the earliest. */
 enum lane_kind { LANE_SLICE, LANE_FLAG, LANES }; /* what each slice costs, and the latency of a flag inside of a node */
@@ -89,14 +93,17 @@ struct lane {
     uint32_t first, n, room; /* room: a power of two */
 };
 struct events {
-    struct event *heap;
+    struct when *heap, *heap_begin; /* heap_begin: of its memory */
+    struct what *whats;             /* of the heap's events */
     uint32_t n, room;
     uint64_t order;
     struct lane lane[LANES];
-    struct moved *moved; /* [links and memories, and one for all other events] */
-    uint32_t *places;    /* the same: where each stands in the heap; NONE: it does not */
+    struct when *
+        moved; /* when each is to happen; NEVER: not at all. One that is to happen later than it stands in the queue stays there until it is the first */
+    uint32_t *places; /* where each stands in the heap; NONE: it does not */
 };
 bool moved_new(struct sim *s);
+void events_free(struct sim *s);
 bool event_put_lane(struct sim *s, enum lane_kind lane, enum event_kind kind, uint32_t id, uint64_t after);
 bool event_put(struct sim *s, enum event_kind kind, uint32_t id, uint64_t at);
 /* Moves an event of a memory or a link, of which there is one at most; NEVER takes it out. */
@@ -188,18 +195,19 @@ struct job_class {
     struct job *jobs;          /* a ring, the first to end first */
     uint32_t first, n, room;   /* room: a power of two */
 };
+/* What is looked at whenever a flow's rate changes comes first, in one cache line. */
 struct memory {
-    double taken, bytes_s; /* taken: by flows */
-    double found,
-        wanted; /* found: what was taken when the rest was shared; wanted: what its jobs take if nothing holds them back */
+    double taken, found; /* by flows: now, and when the rest was shared */
+    double wanted;       /* what its jobs take if nothing holds them back */
+    double bytes_s;
     uint32_t njobs, nflows;
     bool dirty, full; /* full: jobs have less than they can take */
     uint32_t n, room, order;
     uint64_t since;
     struct job_class *classes;
-};
+} __attribute__((aligned(64)));
 bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32_t workgroup);
-void memory_off(struct sim *s, uint32_t memory); /* flows take more or less: it is shared anew, if by more than the tolerance */
+void memory_touch(struct sim *s, uint32_t memory); /* it is shared anew before time moves on */
 bool memory_ended(struct sim *s, uint32_t memory); /* its event */
 bool memories_settle(struct sim *s);
 
@@ -218,11 +226,12 @@ void link_name(const struct sim *s, uint32_t link, char out[SIM_NAME]);
 struct task {
     const struct plan *plan; /* NULL: it computes by itself */
     struct slice_costs costs;
-    double of_memory;    /* of a byte, what it counts on memory, where a cache has its part of what the operator touches */
-    double found;        /* part of the bytes that its slices read that a cache of tables has */
-    uint32_t op, group;  /* group: its index among the operator's */
-    int rank;            /* of all */
-    uint32_t next, done; /* slices that workgroups have taken, and finished */
+    double of_memory;       /* of a byte, what it counts on memory, where a cache has its part of what the operator touches */
+    double flops_s, adds_s; /* of a workgroup: what it computes, and additions of partial sums */
+    double found;           /* part of the bytes that its slices read that a cache of tables has */
+    uint32_t op, group;     /* group: its index among the operator's */
+    int rank, place;        /* of all; in its group */
+    uint32_t next, done;    /* slices that workgroups have taken, and finished */
     uint32_t first, workgroups; /* of its workgroups */
     uint32_t blocked, idle;     /* lists of workgroups: that wait for flags, or for a step */
     uint32_t step, step_slice,
@@ -244,11 +253,11 @@ struct workgroup {
 };
 /* On its way, since it has left its adapter's queue; or a flag of the node itself. */
 struct message {
-    uint32_t task;     /* of the receiver */
-    uint32_t next;     /* of the list of those that are free */
-    uint32_t flag;     /* to be raised there; NONE */
-    uint16_t from, to; /* nodes */
-    uint32_t adapter;  /* that it leaves by */
+    uint32_t task;    /* of the receiver */
+    uint32_t next;    /* of the list of those that are free */
+    uint32_t flag;    /* to be raised there; NONE */
+    uint32_t adapter; /* that it leaves by */
+    uint16_t to;      /* node */
     double bytes;
     uint64_t latency;
 };
@@ -260,18 +269,26 @@ struct queued {
     uint16_t from, to; /* from: a rank of all; to: a node */
 };
 static_assert(sizeof(struct queued) <= 32 && SIM_MAX_RANKS <= UINT16_MAX && SIM_MAX_NODES <= UINT16_MAX, "two in a cache line");
-#define ADAPTER_SEES 64 /* messages that an adapter looks at for one that it can send */
+#define ADAPTER_SEES 64 /* messages that an adapter looks at for one that it can send: bits of a number */
 #define NOWHERE (-1)
+/* Messages that are ready, and wait for another one to their node: places in the adapter's `blocked`, in the order in which they were handed over. */
+struct waiting {
+    uint8_t first, last; /* ADAPTER_SEES: there are none */
+};
 struct adapter {
-    struct queued *ring;     /* in the order in which they are ready */
+    struct queued *ring;     /* in the order in which they are ready: those that have not been looked at */
     uint32_t first, n, room; /* room: a power of two */
     uint32_t nflying;
-    uint32_t blocked;             /* so many of the first are ready, and for nodes that messages are under way to */
-    int left;                     /* but for this one, which a message has arrived at; NOWHERE */
-    bool asked;                   /* it has an event for the first of them that is not ready */
-    int flying[SIM_MAX_FLYING];   /* nodes that messages under way go to */
-    uint16_t nodes[ADAPTER_SEES]; /* of those that are blocked, the nodes */
+    int node, rail;
+    int left;                   /* the node that a message has left for, before the next one to it does; NOWHERE */
+    bool asked;                 /* it has an event for the first of them that is not ready */
+    uint64_t empty;             /* places in `blocked` that are free, a bit each */
+    int flying[SIM_MAX_FLYING]; /* nodes that messages under way go to */
+    struct waiting waiting[SIM_MAX_FLYING], to_left; /* for each of these, and for the one that has left */
+    uint8_t next[ADAPTER_SEES];
+    struct queued blocked[ADAPTER_SEES];
 };
+static_assert(ADAPTER_SEES == 64, "places are bits of a number");
 /* The thread of a node that sends and receives. Without a core of its own it waits for one: what it is to send stands unprepared (UNPREPARED) at the end of its
  * adapters' queues, and what it has received in a list. */
 #define UNPREPARED NEVER
@@ -281,6 +298,11 @@ struct proxy {
     uint32_t computing;   /* workgroups of its node that compute */
     uint32_t first, last; /* messages that have come, in their order */
     bool waits, looks;    /* looks: it is among those that proxies_settle() looks at */
+};
+/* Where a rank is, which divisions would say at each message. */
+struct home {
+    int node;
+    uint32_t memory, adapter;
 };
 /* Plans of groups of the same form are made once. */
 struct pattern {
@@ -331,6 +353,7 @@ struct sim {
     int32_t *link_to;                                   /* GRAPH: where each cable's link leads */
     uint16_t (*torus_at)[3]; /* TORUS: [nodes]: where each stands, which divisions would say at each message */
     int leaves;
+    struct home *homes;                        /* [ranks] */
     struct adapter *adapters;                  /* [nodes * rails] */
     struct proxy *proxies;                     /* [nodes] */
     uint32_t *looking, nlooking;               /* [nodes]: proxies that may have a core now */
@@ -349,13 +372,16 @@ struct sim {
     size_t nspans, spans_room, nrates, rates_room;
 };
 
-/* Whether a memory is to be shared anew. Most are not: nothing waits for them. */
+/* Whether a memory is to be shared anew. Most are not: nothing waits for them, or flows take as much as before, but for the tolerance. */
 static inline void memory_look(struct sim *s, uint32_t memory)
 {
     const struct memory *m = &s->memories[memory];
 
-    if (m->njobs && !m->dirty && (m->full || m->wanted + m->taken > m->bytes_s))
-        memory_off(s, memory);
+    if (!m->njobs || m->dirty || !(m->full || m->wanted + m->taken > m->bytes_s))
+        return;
+    const double off = m->taken - m->found, slack = s->m.fabric.tolerance * m->bytes_s;
+    if (!(slack > 0) || off > slack || off < -slack)
+        memory_touch(s, memory);
 }
 
 /* Of memory a flow takes more. */
@@ -373,15 +399,15 @@ static inline bool flow_is_of(const struct sim *s, uint32_t flow, const uint32_t
 
 static inline int node_of(const struct sim *s, int rank)
 {
-    return rank / s->m.node.ranks;
+    return s->homes[rank].node;
 }
 static inline uint32_t memory_of(const struct sim *s, int rank)
 {
-    return (uint32_t)(s->m.node.shared_memory ? node_of(s, rank) : rank);
+    return s->homes[rank].memory;
 }
 static inline uint32_t adapter_of(const struct sim *s, int rank)
 {
-    return (uint32_t)(node_of(s, rank) * s->m.node.rails + rank % s->m.node.ranks % s->m.node.rails);
+    return s->homes[rank].adapter;
 }
 
 /* ---- groups: blocks of size * stride ranks, in each of which `stride` groups lie between each other ---- */
@@ -399,6 +425,16 @@ static inline int rank_of(const struct sim_operator *o, int group, int place)
     return group / o->stride * o->size * o->stride + group % o->stride + place * o->stride;
 }
 
+/* The rank at another place of a task's group, and its task of the same operator. */
+static inline int rank_at(const struct sim *s, const struct task *like, int place)
+{
+    return like->rank + (place - like->place) * s->operators[like->op].said.stride;
+}
+static inline uint32_t task_of(const struct sim *s, const struct task *like, int place)
+{
+    return s->operators[like->op].first + (uint32_t)rank_at(s, like, place);
+}
+
 void rank_go(struct sim *s, int rank);                    /* begins the operators that it can */
 void task_begin(struct sim *s, uint32_t task);            /* its workgroups take slices */
 void task_step(struct sim *s, uint32_t task);             /* its next kernel has begun */
@@ -406,9 +442,8 @@ void workgroup_go(struct sim *s, uint32_t workgroup);     /* what it did has end
 void workgroup_stored(struct sim *s, uint32_t workgroup); /* a store has ended */
 void flag_raise(struct sim *s, uint32_t task, uint32_t flag);
 bool flag_has(const struct task *t, uint32_t flag);
-bool task_flags(struct sim *s, uint32_t task);                             /* memory for its flags; false: there is none */
-void task_finish(struct sim *s, uint32_t task);                            /* all its slices have finished: operators.c */
-uint32_t task_of(const struct sim *s, const struct task *like, int place); /* of the same operator and group */
+bool task_flags(struct sim *s, uint32_t task);  /* memory for its flags; false: there is none */
+void task_finish(struct sim *s, uint32_t task); /* all its slices have finished: operators.c */
 
 /* Stores a slice's tile at its destinations. Returns how many flows its workgroup waits for. */
 uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes);
@@ -433,8 +468,12 @@ static inline void proxy_computing(struct sim *s, uint32_t rank, bool more)
         proxy_counts(s, rank, more);
 }
 
-double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b); /* 1 or more: random.c */
-double random_of(const struct sim *s, uint64_t a, uint64_t b);
+double random_of(const struct sim *s, uint64_t a, uint64_t b); /* random.c */
+/* 1 or more. */
+static inline double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b)
+{
+    return spread > 0 ? 1 + spread * random_of(s, a, b) : 1;
+}
 int stuck_explain(const struct sim *s, struct error *e);
 void trace_span(struct sim *s, const struct workgroup *w);
 

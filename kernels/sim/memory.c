@@ -12,7 +12,7 @@
 
 #include "kernels/sim/inside.h"
 
-static void memory_touch(struct sim *s, uint32_t i)
+void memory_touch(struct sim *s, uint32_t i)
 {
     if (s->memories[i].dirty)
         return;
@@ -104,14 +104,6 @@ bool job_begin(struct sim *s, uint32_t memory, double bytes, double most, uint32
     memory_touch(s, memory);
     s->failed |= !job_push(c, (struct job){.end = c->served + bytes, .workgroup = workgroup, .order = m->order++});
     return !s->failed;
-}
-
-void memory_off(struct sim *s, uint32_t memory)
-{
-    const struct memory *m = &s->memories[memory];
-    const double off = m->taken - m->found, slack = s->m.fabric.tolerance * m->bytes_s;
-    if (!(slack > 0) || off > slack || off < -slack)
-        memory_touch(s, memory);
 }
 
 bool memory_ended(struct sim *s, uint32_t memory)

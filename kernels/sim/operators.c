@@ -141,7 +141,7 @@ static double part_of_memory(const struct sim *s, double touched)
 /* What of an embedding's rows is read again, and found. What it touches counts each row once. */
 static void tables_look(const struct sim *s, const struct operator* op, struct task *t)
 {
-    const struct cost_tables c = cost_tables(t->costs.problem, place_in_group(&op->said, t->rank), op->said.table_rows);
+    const struct cost_tables c = cost_tables(t->costs.problem, t->place, op->said.table_rows);
     const double kept = s->m.device.table_cache_bytes;
 
     t->costs.touched *= 1 - c.again;
@@ -177,13 +177,19 @@ static int tasks_add(struct sim *s, struct operator* op, struct error *e)
     op->left = n;
     for (uint32_t r = 0; r < n; r++) {
         struct task *t = &tasks[s->ntasks++];
-        *t = (struct task){
-            .op = number, .group = (uint32_t)group_of(&op->said, (int)r), .rank = (int)r, .blocked = NONE, .idle = NONE};
+        *t = (struct task){.op = number,
+                           .group = (uint32_t)group_of(&op->said, (int)r),
+                           .rank = (int)r,
+                           .place = place_in_group(&op->said, (int)r),
+                           .blocked = NONE,
+                           .idle = NONE};
         if (!op->npatterns)
             continue;
         const struct pattern *p = &op->patterns[op->pattern_of[t->group]];
-        t->plan = p->plans[place_in_group(&op->said, (int)r)];
+        t->plan = p->plans[t->place];
         slice_costs_begin(p->problem, t->plan, &t->costs);
+        t->flops_s = s->m.device.flops_s[op_spec(p->problem->op)->compute] / s->m.device.workgroups;
+        t->adds_s = s->m.device.flops_s[COMPUTE_VECTOR] / s->m.device.workgroups;
         tables_look(s, op, t);
         t->of_memory = part_of_memory(s, t->costs.touched);
     }
@@ -334,40 +340,12 @@ void sim_free(struct sim *s)
     if (!s)
         return;
     tables_free(s);
-    void *const parts[] = {s->events.heap,
-                           s->events.lane[LANE_SLICE].ring,
-                           s->events.lane[LANE_FLAG].ring,
-                           s->links,
-                           s->gauges,
-                           s->found,
-                           s->carried,
-                           s->events.moved,
-                           s->events.places,
-                           s->paces,
-                           s->hops,
-                           s->hop_at,
-                           s->flows,
-                           s->memories,
-                           s->flows_free,
-                           s->dirty_links,
-                           s->timed_links,
-                           s->dirty_memories,
-                           s->limits,
-                           s->next_hop,
-                           s->torus_at,
-                           s->link_to,
-                           s->adapters,
-                           s->proxies,
-                           s->looking,
-                           s->free_workgroups,
-                           s->next_operator,
-                           s->operators,
-                           s->tasks,
-                           s->workgroups,
-                           s->messages,
-                           s->spans,
-                           s->rates,
-                           s};
+    events_free(s);
+    void *const parts[] = {s->links,          s->gauges,     s->found,    s->carried,         s->paces,         s->hops,
+                           s->hop_at,         s->flows,      s->memories, s->flows_free,      s->dirty_links,   s->timed_links,
+                           s->dirty_memories, s->limits,     s->next_hop, s->torus_at,        s->link_to,       s->homes,
+                           s->adapters,       s->proxies,    s->looking,  s->free_workgroups, s->next_operator, s->operators,
+                           s->tasks,          s->workgroups, s->messages, s->spans,           s->rates,         s};
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         free(parts[i]);
 }
@@ -399,24 +377,37 @@ static int machine_make(struct sim *s, struct error *e)
     const size_t ranks = (size_t)s->nranks, adapters = (size_t)m->nodes * (size_t)m->node.rails;
 
     s->nmemories = (uint32_t)(m->node.shared_memory ? m->nodes : s->nranks);
-    s->memories = calloc(s->nmemories + 1, sizeof(*s->memories));
+    s->memories = aligned_alloc(sizeof(*s->memories), (s->nmemories + 1) * sizeof(*s->memories));
+    if (s->memories)
+        memset(s->memories, 0, (s->nmemories + 1) * sizeof(*s->memories));
     s->dirty_memories = calloc(s->nmemories, sizeof(*s->dirty_memories));
+    s->homes = calloc(ranks, sizeof(*s->homes));
     s->adapters = calloc(adapters, sizeof(*s->adapters));
     s->proxies = calloc((size_t)m->nodes, sizeof(*s->proxies));
     s->looking = calloc((size_t)m->nodes, sizeof(*s->looking));
     s->free_workgroups = calloc(ranks, sizeof(*s->free_workgroups));
     s->next_operator = calloc(ranks, sizeof(*s->next_operator));
-    if (!s->memories || !s->dirty_memories || !s->adapters || !s->proxies || !s->looking || !s->free_workgroups ||
+    if (!s->memories || !s->dirty_memories || !s->homes || !s->adapters || !s->proxies || !s->looking || !s->free_workgroups ||
         !s->next_operator)
         return error_set(e, -ENOMEM, "no memory for %d ranks", s->nranks);
     for (uint32_t i = 0; i <= s->nmemories; i++)
         s->memories[i] = (struct memory){.bytes_s = m->device.memory_bytes_s};
-    for (size_t i = 0; i < ranks; i++)
+    for (int i = 0; i < s->nranks; i++) {
+        const int node = i / m->node.ranks;
+        s->homes[i] = (struct home){.node = node,
+                                    .memory = (uint32_t)(m->node.shared_memory ? node : i),
+                                    .adapter = (uint32_t)(node * m->node.rails + i % m->node.ranks % m->node.rails)};
         s->free_workgroups[i] = m->device.workgroups;
+    }
     for (int i = 0; i < m->nodes; i++)
         s->proxies[i].first = s->proxies[i].last = NONE;
-    for (size_t i = 0; i < adapters; i++)
-        s->adapters[i].left = NOWHERE;
+    for (size_t i = 0; i < adapters; i++) {
+        struct adapter *a = &s->adapters[i];
+        a->node = (int)i / m->node.rails;
+        a->rail = (int)i % m->node.rails;
+        a->left = NOWHERE;
+        a->empty = UINT64_MAX;
+    }
     return fabric_make(s, e);
 }
 

@@ -51,8 +51,3 @@ double random_of(const struct sim *s, uint64_t a, uint64_t b)
         return 2 * uniform(seed);
     }
 }
-
-double spread_of(const struct sim *s, double spread, uint64_t a, uint64_t b)
-{
-    return spread > 0 ? 1 + spread * random_of(s, a, b) : 1;
-}

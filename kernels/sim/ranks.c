@@ -89,7 +89,7 @@ static void work_begin(struct sim *s, uint32_t workgroup, const struct slice_cos
         bytes = moved - cost->read * t->found;
         most = d->workgroup_bytes_s > 0 ? d->workgroup_bytes_s : d->memory_bytes_s;
         most *= t->found > 0 ? bytes / moved : 1; /* what a cache has takes its workgroup as long, and memory nothing */
-        rate = d->flops_s[slice_adds(slice) ? COMPUTE_VECTOR : op_spec(t->costs.problem->op)->compute] / d->workgroups;
+        rate = slice_adds(slice) ? t->adds_s : t->flops_s;
         bytes *= t->of_memory; /* cores of a node have one cache */
         longer *= s->operators[t->op].is_inline ? t->plan->nranks : 1;
         longer *= spread_of(s, s->m.stragglers.slice_spread, (uint64_t)t->op << 32 | (uint64_t)t->rank, w->slice + UINT64_C(2));

@@ -27,13 +27,6 @@ static int destination_from(const struct plan *plan, unsigned dst, int r)
     return plan->nranks;
 }
 
-uint32_t task_of(const struct sim *s, const struct task *like, int place)
-{
-    const struct operator* o = & s->operators[like->op];
-
-    return o->first + (uint32_t)rank_of(&o->said, (int)like->group, place);
-}
-
 static uint32_t message_new(struct sim *s, struct message m)
 {
     uint32_t i = s->messages_free;
@@ -62,12 +55,14 @@ static uint64_t proxy_work(struct sim *s, int node, double seconds, double bytes
     return *until;
 }
 
-static bool flies_to(const struct adapter *a, int node)
+/* Which of the messages under way goes to this node; nflying: none. */
+static uint32_t flying_to(const struct adapter *a, int node)
 {
-    for (uint32_t i = 0; i < a->nflying; i++)
-        if (a->flying[i] == node)
-            return true;
-    return false;
+    uint32_t i = 0;
+
+    while (i < a->nflying && a->flying[i] != node)
+        i++;
+    return i;
 }
 
 static struct queued *queued_at(const struct adapter *a, uint32_t i)
@@ -75,56 +70,66 @@ static struct queued *queued_at(const struct adapter *a, uint32_t i)
     return &a->ring[(a->first + i) & (a->room - 1)];
 }
 
-/* Takes a message out, of those that the adapter has looked at, which stay the first. */
-static void adapter_out(struct adapter *a, uint32_t i, struct queued *out)
+/* A message waits until the one that is under way to its node has left. */
+static void adapter_block(struct adapter *a, struct waiting *w, const struct queued *q)
 {
-    __builtin_prefetch(queued_at(a, a->blocked + 4)); /* it was put there long ago, and is looked at soon */
-    *out = *queued_at(a, i);
-    for (uint32_t k = i; k > 0; k--)
-        *queued_at(a, k) = *queued_at(a, k - 1);
-    a->first = (a->first + 1) & (a->room - 1);
-    a->n--;
+    const uint8_t place = (uint8_t)__builtin_ctzll(a->empty);
+
+    a->empty &= a->empty - 1;
+    a->blocked[place] = *q;
+    a->next[place] = ADAPTER_SEES;
+    *(w->first == ADAPTER_SEES ? &w->first : &a->next[w->last]) = place;
+    w->last = place;
 }
 
-/* The first of the blocked messages to the node that one has left for. */
+/* The first of the messages that waited for the one that has left. */
 static bool adapter_take_blocked(struct adapter *a, struct queued *out)
 {
-    uint32_t i = 0;
+    const uint8_t place = a->to_left.first;
 
-    while (i < a->blocked && a->nodes[i] != a->left)
-        i++;
-    if (i == a->blocked) {
+    if (place == ADAPTER_SEES) {
         a->left = NOWHERE;
         return false;
     }
-    adapter_out(a, i, out);
-    memmove(&a->nodes[i], &a->nodes[i + 1], (--a->blocked - i) * sizeof(a->nodes[0]));
-    if (out->bytes > 0) /* it is under way there again */
-        a->left = NOWHERE;
+    *out = a->blocked[place];
+    a->to_left.first = a->next[place];
+    a->empty |= UINT64_C(1) << place;
     return true;
 }
 
 /* Takes the first message out that the adapter can send; false: there is none. *ready: when the first that is not ready will be; NEVER: those that were looked
- * at are. Messages that cannot be sent, since others to their nodes are under way, are not looked at again before one of those has arrived, and then only for
- * its node: a full window would be gone through at each message that is put behind it. */
+ * at are. Messages that cannot be sent, since others to their nodes are under way, are not looked at again: they wait in a list for each such node, and when one
+ * has left for it, its list is known. */
 static bool adapter_take(const struct sim *s, struct adapter *a, uint64_t *ready, struct queued *out)
 {
     *ready = NEVER;
     if (a->left != NOWHERE && adapter_take_blocked(a, out))
         return true;
-    for (; a->blocked < a->n && a->blocked < ADAPTER_SEES; a->blocked++) {
-        const struct queued *q = queued_at(a, a->blocked);
+    while (a->n && a->empty) {
+        const struct queued *q = queued_at(a, 0);
         if (q->ready > s->now) {
             *ready = q->ready;
             return false;
         }
-        if (!flies_to(a, q->to)) {
-            adapter_out(a, a->blocked, out);
+        __builtin_prefetch(queued_at(a, 4)); /* it was put there long ago, and is looked at soon */
+        a->first = (a->first + 1) & (a->room - 1);
+        a->n--;
+        const uint32_t other = flying_to(a, q->to);
+        if (other == a->nflying) {
+            *out = *q;
             return true;
         }
-        a->nodes[a->blocked] = q->to;
+        adapter_block(a, &a->waiting[other], q);
     }
     return false;
+}
+
+/* A message is under way, and those that waited for the one before to its node wait for this one. */
+static void adapter_flies(struct adapter *a, int to)
+{
+    a->flying[a->nflying] = to;
+    a->waiting[a->nflying++] = a->left == to ? a->to_left : (struct waiting){ADAPTER_SEES, ADAPTER_SEES};
+    a->left = NOWHERE;
 }
 
 /* A message has left its adapter. One that nobody waits for, and that keeps no proxy busy, has done all that it does. */
@@ -144,19 +149,13 @@ static bool message_go(struct sim *s, uint32_t adapter, const struct queued *q)
 {
     struct adapter *a = &s->adapters[adapter];
     const struct stopped *stopped = &s->stopped;
-    const uint32_t rails = (uint32_t)s->m.node.rails, from = adapter / rails;
     const uint32_t memory[2] = {memory_of(s, q->from), memory_of(s, s->tasks[q->task].rank)};
     const bool again = stopped->flow != NONE && stopped->adapter == adapter && stopped->to == q->to && q->bytes > 0 &&
                        flow_is_of(s, stopped->flow, memory);
-    struct message m = {.task = q->task,
-                        .flag = q->flag,
-                        .from = (uint16_t)from,
-                        .to = q->to,
-                        .adapter = adapter,
-                        .bytes = q->bytes,
-                        .latency = stopped->latency};
+    struct message m = {
+        .task = q->task, .flag = q->flag, .to = q->to, .adapter = adapter, .bytes = q->bytes, .latency = stopped->latency};
     uint32_t path[PATH_MAX_LINKS];
-    const unsigned n = again ? 0 : fabric_path(s, (int)from, q->to, (int)(adapter % rails), path, &m.latency);
+    const unsigned n = again ? 0 : fabric_path(s, a->node, q->to, a->rail, path, &m.latency);
     const uint32_t i = message_new(s, m);
 
     if (i == NONE)
@@ -165,7 +164,7 @@ static bool message_go(struct sim *s, uint32_t adapter, const struct queued *q)
         message_left(s, i);
         return true;
     }
-    a->flying[a->nflying++] = q->to;
+    adapter_flies(a, q->to);
     if (again)
         flow_again(s, q->bytes, i);
     else
@@ -195,9 +194,10 @@ void adapter_ready(struct sim *s, uint32_t adapter)
 static void message_send(struct sim *s, const struct task *from, int place, double bytes, uint32_t flag)
 {
     const uint32_t to = task_of(s, from, place), adapter = adapter_of(s, from->rank);
+    const int node = node_of(s, from->rank);
     struct adapter *a = &s->adapters[adapter];
-    const bool waits = proxy_waits(s, (uint32_t)node_of(s, from->rank));
-    const struct queued q = {.ready = waits ? UNPREPARED : proxy_work(s, node_of(s, from->rank), s->m.fabric.message_s, bytes),
+    const bool waits = proxy_waits(s, (uint32_t)node);
+    const struct queued q = {.ready = waits ? UNPREPARED : proxy_work(s, node, s->m.fabric.message_s, bytes),
                              .bytes = bytes,
                              .task = to,
                              .flag = flag,
@@ -221,13 +221,11 @@ void message_sent(struct sim *s, uint32_t message, uint32_t flow)
     struct adapter *a = &s->adapters[adapter];
 
     flow_stop(s, flow, m);
-    for (uint32_t i = 0; i < a->nflying; i++)
-        if (a->flying[i] == m->to) {
-            a->flying[i] = a->flying[--a->nflying];
-            a->blocked = a->left == NOWHERE ? a->blocked : 0;
-            a->left = a->left == NOWHERE ? m->to : NOWHERE;
-            break;
-        }
+    const uint32_t i = flying_to(a, m->to);
+    a->left = m->to;
+    a->to_left = a->waiting[i];
+    a->flying[i] = a->flying[--a->nflying];
+    a->waiting[i] = a->waiting[a->nflying];
     message_left(s, message);
     adapter_go(s, adapter);
     stopped_end(s);
@@ -359,7 +357,7 @@ static bool by_memory(const struct sim *s)
 
 double slice_stored_here(const struct sim *s, const struct task *t, const struct slice *slice, double bytes)
 {
-    const int own = place_in_group(&s->operators[t->op].said, t->rank);
+    const int own = t->place;
     const int32_t *node = t->costs.problem->node_of;
     double sum = 0;
 
@@ -390,8 +388,7 @@ uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes)
     struct workgroup *w = &s->workgroups[workgroup];
     const struct task *t = &s->tasks[w->task];
     const struct slice *slice = &t->plan->slices[w->slice];
-    const struct sim_operator *o = &s->operators[t->op].said;
-    const int own = place_in_group(o, t->rank);
+    const int own = t->place;
     const int32_t *node = t->costs.problem->node_of;
     uint32_t flows = 0;
 
@@ -404,7 +401,7 @@ uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes)
             const struct signal_group *g = w->carries ? &t->plan->groups[slice->group] : NULL;
             message_send(s, t, r, bytes, g && plan_reaches(t->plan, g->dst, r) ? g->flag : NONE);
         } else if (!by_memory(s)) {
-            flows += store_begin(s, workgroup, t->rank, rank_of(o, (int)t->group, r), bytes, FLOW_STORE);
+            flows += store_begin(s, workgroup, t->rank, rank_at(s, t, r), bytes, FLOW_STORE);
         }
     }
     return flows;
@@ -414,11 +411,10 @@ uint32_t slice_pull(struct sim *s, uint32_t workgroup, double bytes)
 {
     const struct workgroup *w = &s->workgroups[workgroup];
     const struct task *t = &s->tasks[w->task];
-    const struct sim_operator *o = &s->operators[t->op].said;
     uint32_t flows = 0;
 
     for (int r = 0; r < t->plan->nranks && !by_memory(s); r++) {
-        const int from = rank_of(o, (int)t->group, r);
+        const int from = rank_at(s, t, r);
         if (from != t->rank)
             flows += store_begin(s, workgroup, from, t->rank, bytes, FLOW_PULL);
     }
@@ -430,7 +426,7 @@ void group_finished(struct sim *s, uint32_t task, uint32_t group, const struct s
     const struct task *t = &s->tasks[task];
     const struct plan *plan = t->plan;
     const struct signal_group *g = &plan->groups[group];
-    const int own = place_in_group(&s->operators[t->op].said, t->rank);
+    const int own = t->place;
     const int32_t *node = t->costs.problem->node_of;
     const uint64_t latency = ps_of(s->m.node.link_latency_s);
 

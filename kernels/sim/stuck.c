@@ -25,7 +25,7 @@ static int slice_explain(const struct sim *s, const struct task *t, uint32_t num
 {
     const struct operator* op = & s->operators[t->op];
     const struct slice *slice = &t->plan->slices[number];
-    const int own = place_in_group(&op->said, t->rank);
+    const int own = t->place;
 
     for (int r = 0; r < op->said.size; r++) {
         const struct task *other = &s->tasks[task_of(s, t, r)];
