@@ -24,13 +24,26 @@ static void output_free(void)
 
 static char where[128]; /* METRICS_LISTEN */
 
-static int http_connect(void)
+/* -1: nobody listens there (yet: the file is there a moment before). */
+static int http_try(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
+    CHECK(sock >= 0);
     (void)snprintf(address.sun_path, sizeof(address.sun_path), "%.107s", where);
-    CHECK(sock >= 0 && connect(sock, (struct sockaddr *)&address, sizeof(address)) == 0);
+    if (connect(sock, (struct sockaddr *)&address, sizeof(address)) == 0)
+        return sock;
+    CHECK(errno == ENOENT || errno == ECONNREFUSED);
+    (void)close(sock);
+    return -1;
+}
+
+static int http_connect(void)
+{
+    int sock = http_try();
+
+    CHECK(sock >= 0);
     return sock;
 }
 
@@ -252,11 +265,12 @@ static pid_t service_start(const struct sockaddr_un *at, gid_t gid, const char *
 static void belongs_to(const struct sockaddr_un *at, gid_t of_clients, gid_t gid, const char *const options[])
 {
     struct stat st;
-    int status;
+    int status, sock;
     pid_t pid = service_start(at, of_clients, options);
 
-    for (double until = await_end(); access(where, F_OK); (void)usleep(10000))
+    for (double until = await_end(); (sock = http_try()) < 0; (void)usleep(10000))
         CHECK(now_ms() < until && waitpid(pid, NULL, WNOHANG) == 0);
+    (void)close(sock);
     expect_page(http(GET, sizeof(GET) - 1));
     CHECK(!stat(where, &st) && st.st_uid == 0 && st.st_gid == gid && (st.st_mode & 0777) == 0660);
     CHECK(kill(pid, SIGTERM) == 0 && waitpid(pid, &status, 0) == pid && status == 0);
