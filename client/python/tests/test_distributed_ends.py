@@ -197,14 +197,18 @@ def unsent_rank(slow, messages):
         return
     with pytest.raises(dist.DistBackendError, match="rank 0|destroyed") as told:
         for _ in range(messages + 1):
-            dist.recv(torch.ones(3), 0)
+            x = torch.ones(3)
+            dist.recv(x, 0)
+            x.sum().item()  # on a GPU this waits for the stream, and the next call says how that went
     assert "Timed out" not in str(told.value)
 
 
 @pytest.mark.parametrize("messages", [1, 3])
 @pytest.mark.parametrize("slow", [None, "unique_id", "Communicator"])
-def test_unsent(daemon, on_cpu, slow, messages):
-    Group(daemon, 2, unsent_rank, slow, messages).results()
+def test_unsent(daemon, device, slow, messages):
+    if device == "cuda":
+        gpus(device)
+    Group(daemon, 2, unsent_rank, slow, messages, device=device).results()
 
 
 def abort_rank():

@@ -70,7 +70,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._name_, self._desc, self._sequence, self._barriers = "", "", 0, 0
         self._devices = {kind: Device(f"fcc {kind}", kind, functools.partial(meetings.of_all, kind)) for kind in ("cpu", "cuda")}
         self._pairs = Pairs("fcc", rank, functools.partial(meetings.of_two, "cpu"), meetings.refuse)
-        self._messages = Messages("fcc", rank, functools.partial(meetings.of_two, "cuda"))
+        self._messages = Messages("fcc", rank, functools.partial(meetings.of_two, "cuda"), meetings.refuse)
         self._coalescing = threading.local()
         self._closed = self._shut = False
 

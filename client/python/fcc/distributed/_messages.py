@@ -20,17 +20,20 @@ from ..communicator import Communicator
 from ..errors import Error
 from ._collectives import Collectives
 from ._device import Device, Operation
+from ._pairs import JOINS_S
 from ._streams import StreamWork
 from ._vectors import Vector
 from ._work import Work
 
 
 class Direction(Device):
-    """ranks: in the group, of the sender and of the receiver, which are rank 0 and rank 1 of the direction's communicator."""
+    """ranks: in the group, of the sender and of the receiver, which are rank 0 and rank 1 of the direction's communicator. refuse(error), of the sender:
+    this rank is not going to join, and has messages that the other one may wait for; False: both are joining already."""
 
-    def __init__(self, name: str, ranks: tuple[int, int], join: Callable[[], Communicator]) -> None:
+    def __init__(self, name: str, ranks: tuple[int, int], join: Callable[[], Communicator], refuse: Callable[[Exception], bool] | None) -> None:
         super().__init__(name, "cuda", join)
-        self._ranks = ranks
+        self._ranks, self._refuse = ranks, refuse
+        self._tried = threading.Event()  # to join
         self._waiting: list[StreamWork] = []  # for the other rank to join
 
     def _hand_over(self, work: StreamWork, deliver: Callable[[], None]) -> None:
@@ -42,6 +45,8 @@ class Direction(Device):
             super()._run(name, operation)
         except Error as e:
             raise self.in_group(e) from None
+        finally:
+            self._tried.set()
 
     def synchronize(self) -> None:
         try:
@@ -59,27 +64,33 @@ class Direction(Device):
         return error
 
     def end(self, error: Exception) -> None:
-        """Ends it when what was enqueued is done; what waits for the other rank to join ends with the error."""
+        """Ends it when what was enqueued is done; what waits for the other rank to join ends with the error, on both ranks."""
         if self._on is None:
             self._let_go(error)
         else:
             self.close()
 
-    def abort(self, error: Exception) -> None:
-        super().abort(error)
-        self._let_go(error)
-
     def _let_go(self, error: Exception) -> None:
         self._lane.close(error)
         for work in self._waiting:
             work.give_up(error)
+        if self._refuse is None or not self._waiting or self._on is not None or self._refuse(error):
+            return
+        self._tried.wait(JOINS_S)
+        if self._on is not None:
+            self._on.comm.abort(str(error))
+
+    def abort(self, error: Exception) -> None:
+        super().abort(error)
+        self._let_go(error)
 
 
 class Messages:
-    """All messages of a rank of a group to and from other GPUs. join(key, rank): a communicator of two."""
+    """All messages of a rank of a group to and from other GPUs. join(key, rank): a communicator of two. refuse(key, error): its first rank does not
+    come."""
 
-    def __init__(self, name: str, rank: int, join: Callable[[str, int], Communicator]) -> None:
-        self._name, self._rank, self._join = name, rank, join
+    def __init__(self, name: str, rank: int, join: Callable[[str, int], Communicator], refuse: Callable[[str, Exception], bool]) -> None:
+        self._name, self._rank, self._join, self._refuse = name, rank, join, refuse
         self._lock = threading.Lock()
         self._directions: dict[tuple[int, int], Direction] = {}
 
@@ -88,7 +99,8 @@ class Messages:
         with self._lock:
             if ranks not in self._directions:
                 key, end = f"cuda {source}>{destination}", ranks.index(self._rank)
-                self._directions[ranks] = Direction(f"{self._name} {key}", ranks, lambda: self._join(key, end))
+                self._directions[ranks] = Direction(f"{self._name} {key}", ranks, lambda: self._join(key, end),
+                                                    None if end else lambda error: self._refuse(key, error))
             return self._directions[ranks]
 
     def send(self, tensor: torch.Tensor, peer: int) -> Work:

@@ -26,7 +26,7 @@ from ._work import Lane, Work
 
 MESSAGE_BYTES = 4096
 _HEAD = struct.Struct("=qq48s")  # tag, bytes, dtype
-_JOINS_S = 10  # that a rank which leaves waits for another one that is joining already, and may have died since
+JOINS_S = 10  # that a rank which leaves waits for another one that is joining already, and may have died since
 
 
 class _Direction:
@@ -106,7 +106,7 @@ class Sender:
         self._lane.close(error)
         if error is None or self._direction is not None or self._refuse(error):
             return
-        self._tried.wait(_JOINS_S)
+        self._tried.wait(JOINS_S)
         comm = self.communicator()
         if comm is not None:
             comm.abort(str(error))
