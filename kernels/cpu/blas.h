@@ -15,7 +15,7 @@
 
 /* Set by blas_open(). */
 extern __typeof__(cblas_sgemm) *blas_sgemm;
-extern __typeof__(cblas_sgemv) *blas_sgemv;
+extern __typeof__(cblas_sgemv) *blas_sgemv; /* what benchmarks compare with */
 
 /* Loads the BLAS if it is not loaded. Any thread. Returns 0, or -ENOENT with the reason. A later call tries again, as
  * descriptors or memory may have been short. */

@@ -133,9 +133,9 @@ FCC_INLINE void rows_multiply(int64_t m, int64_t j, int64_t k, const float *a, i
 }
 
 FCC_INLINE void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const unsigned char *b,
-                         enum fcc_dtype dtype, int64_t ldb, float *c, int64_t ldc)
+                         enum fcc_dtype dtype, int64_t ldb, bool add, float *c, int64_t ldc)
 {
-    for (int64_t i = 0; i < m; i++)
+    for (int64_t i = 0; i < m && !add; i++)
         memset(c + i * ldc, 0, (size_t)n * sizeof(*c));
     for (int64_t band = 0; band < n; band += BAND) {
         int64_t rows = n - band < BAND ? n - band : BAND, apart = rows / STREAMS;
@@ -150,9 +150,9 @@ FCC_INLINE void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_
 #define X(name, dtype)                                                                                                         \
     FCC_CLONES                                                                                                                 \
     static void name(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const unsigned char *b, int64_t ldb,        \
-                     float *c, int64_t ldc)                                                                                    \
+                     bool add, float *c, int64_t ldc)                                                                          \
     {                                                                                                                          \
-        multiply(m, n, k, a, lda, b, dtype, ldb, c, ldc);                                                                      \
+        multiply(m, n, k, a, lda, b, dtype, ldb, add, c, ldc);                                                                 \
     }
 X(multiply_f32, FCC_F32)
 X(multiply_f16, FCC_F16)
@@ -161,14 +161,14 @@ X(multiply_f8, FCC_F8E4M3)
 #undef X
 
 void thin_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const void *b, enum fcc_dtype dtype,
-                   int64_t ldb, float *c, int64_t ldc)
+                   int64_t ldb, bool add, float *c, int64_t ldc)
 {
     if (dtype == FCC_F16)
-        multiply_f16(m, n, k, a, lda, b, ldb, c, ldc);
+        multiply_f16(m, n, k, a, lda, b, ldb, add, c, ldc);
     else if (dtype == FCC_BF16)
-        multiply_bf16(m, n, k, a, lda, b, ldb, c, ldc);
+        multiply_bf16(m, n, k, a, lda, b, ldb, add, c, ldc);
     else if (dtype == FCC_F8E4M3)
-        multiply_f8(m, n, k, a, lda, b, ldb, c, ldc);
+        multiply_f8(m, n, k, a, lda, b, ldb, add, c, ldc);
     else
-        multiply_f32(m, n, k, a, lda, b, ldb, c, ldc);
+        multiply_f32(m, n, k, a, lda, b, ldb, add, c, ldc);
 }

@@ -209,7 +209,7 @@ static void gemv_by_hand(struct sequence *s)
 {
     const struct shape *sh = &s->bench.shape;
 
-    thin_multiply(sh->m, sh->n, sh->k, s->x, sh->k, s->w, FCC_F32, sh->k, s->computed, sh->n);
+    thin_multiply(sh->m, sh->n, sh->k, s->x, sh->k, s->w, FCC_F32, sh->k, false, s->computed, sh->n);
 }
 
 static void allreduce(struct sequence *s)
