@@ -82,6 +82,9 @@ struct slice_cost {
     double payload; /* bytes that it stores at each of its destinations */
     /* Bytes that it reads from each other rank's memory, of collectives on one node, whose owners read all inputs. Otherwise 0 */
     double pulled;
+    bool is_random; /* it reads rows of tables */
+    double fresh;   /* of what it reads, partial sums that other ranks have just stored */
+    double added;   /* additions of a collective, which are no part of flops: their time is that of their bytes, but on cores */
 };
 /* A plan's slices, of which costs are asked. */
 struct slice_costs {
@@ -91,6 +94,7 @@ struct slice_costs {
     double flops, read;     /* of an element that is computed */
     double partial, result; /* bytes of an element of a partial sum, and of a result */
     double rows_bytes;      /* gather: of an element of A; otherwise 0 */
+    double unit;            /* elements of a collective that a slice counts as one; otherwise 1 */
     bool direct, packets;   /* owners read inputs; partial sums travel as packets */
 };
 void slice_costs_begin(const struct problem *problem, const struct plan *plan, struct slice_costs *out);

@@ -27,6 +27,7 @@ static void sizes_set(const struct problem *problem, const struct plan *plan, st
     const double unit = op_is_vector(problem->op) ? (double)vector_unit(problem) : 1;
     const double vector = op->compute == COMPUTE_BAG ? (double)problem->dim[DIM_VECTOR] : 1;
 
+    c->unit = unit;
     c->result = (double)dtype_size(problem->dtype) * unit * vector;
     c->partial = c->result;
     if (op->exchange == EXCHANGE_REDUCE) {
@@ -81,6 +82,7 @@ struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s)
     case SLICE_COMPUTE_PUT:
     case SLICE_COMPUTE:
         out.flops = n * c->flops;
+        out.is_random = op_spec(c->problem->op)->compute == COMPUTE_BAG;
         out.read = n * (is_vector ? c->partial : c->read);
         out.payload = n * (c->rows_bytes > 0 ? c->result : c->partial);
         break;
@@ -91,12 +93,14 @@ struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s)
         if (c->direct)
             out.pulled = n * c->result;
         out.read = n * (c->direct ? c->result : c->partial * terms);
-        out.flops = is_vector ? 0 : n * terms;
+        out.fresh = !c->direct && terms > 1 ? n * c->partial * (terms - 1) : 0;
+        *(is_vector ? &out.added : &out.flops) = n * c->unit * (c->direct ? (double)c->plan->nranks : terms);
         out.payload = n * c->result;
         break;
     case SLICE_REDUCE_NODE:
         out.read = n * c->partial * s->wait_count;
-        out.flops = is_vector ? 0 : n * s->wait_count;
+        out.fresh = s->wait_count > 1 ? n * c->partial * (s->wait_count - 1) : 0;
+        *(is_vector ? &out.added : &out.flops) = n * c->unit * s->wait_count;
         out.payload = n * c->partial;
         break;
     case SLICE_FORWARD:

@@ -78,30 +78,37 @@ static void work_begin(struct sim *s, uint32_t workgroup, const struct slice_cos
     const struct task *t = &s->tasks[w->task];
     const struct sim_device *d = &s->m.device;
     const struct sim_operator *o = &s->operators[t->op].said;
-    double flops = o->flops, bytes = o->bytes, most = d->memory_bytes_s * o->share, rate = d->flops_s[o->compute] * o->share;
-    double longer = spread_of(s, s->m.stragglers.rank_spread, (uint64_t)t->rank, 1);
+    double flops = o->flops, bytes = o->bytes, waits = 0, most = d->memory_bytes_s * o->share,
+           rate = d->flops_s[o->compute] * o->share;
+    double exposed = d->exposed, longer = spread_of(s, s->m.stragglers.rank_spread, (uint64_t)t->rank, 1);
 
     if (cost) {
         const struct slice *slice = slice_of(t, w->slice);
-        flops = cost->flops;
+        flops = cost->flops + cost->added;
+        if (s->m.node.link == SIM_LINK_MEMORY && s->m.node.link_bytes_s > 0)
+            waits = cost->fresh / s->m.node.link_bytes_s;
         const double moved = cost->read + slice_stored_here(s, t, slice, cost->payload) +
                              (s->m.node.link == SIM_LINK_MEMORY ? cost->pulled * (t->plan->nranks - 1) : 0);
         bytes = moved - cost->read * t->found;
         most = d->workgroup_bytes_s > 0 ? d->workgroup_bytes_s : d->memory_bytes_s;
+        if (cost->is_random && d->table_bytes_s > 0) {
+            most = d->table_bytes_s < most ? d->table_bytes_s : most;
+            exposed = 0;
+        }
         most *= t->found > 0 ? bytes / moved : 1; /* what a cache has takes its workgroup as long, and memory nothing */
         rate = slice_adds(slice) ? t->adds_s : t->flops_s;
         bytes *= t->of_memory; /* cores of a node have one cache */
         longer *= s->operators[t->op].is_inline ? t->plan->nranks : 1;
         longer *= spread_of(s, s->m.stragglers.slice_spread, (uint64_t)t->op << 32 | (uint64_t)t->rank, w->slice + UINT64_C(2));
     }
-    const double seconds = rate > 0 && flops > 0 ? flops / rate : 0;
+    const double seconds = (rate > 0 && flops > 0 ? flops / rate : 0) + waits;
     w->phase = PHASE_WORK;
     proxy_computing(s, (uint32_t)t->rank, true);
     if (!(bytes > 0)) {
         (void)event_put(s, EVENT_WORK, workgroup, ps_after(s->now, ps_of(seconds * longer)));
         return;
     }
-    (void)job_begin(s, memory_of(s, t->rank), bytes * longer, cost_pace(bytes, seconds, most, d->exposed), workgroup);
+    (void)job_begin(s, memory_of(s, t->rank), bytes * longer, cost_pace(bytes, seconds, most, exposed), workgroup);
 }
 
 static void slice_finished(struct sim *s, uint32_t workgroup, uint32_t number)

@@ -34,11 +34,13 @@ struct sim_device {
         [COMPUTE_KINDS]; /* of all workgroups together, by what is computed; VECTOR: additions of partial sums of products; 0: unlimited */
     double memory_bytes_s; /* read and written, of all workgroups together */
     /* Of an operator that touches at most cache_bytes, all is in a cache from the time before, and is read and written at cache_bytes_s; of one that touches
-     * more, nothing is. 0: no cache */
+     * more, the less of it the more that is (operators.c). 0: no cache */
     double cache_bytes, cache_bytes_s;
     /* Of a table whose rows an embedding reads at random, so much stays in a cache while it reads on: of the rows that it reads again so many come from
      * there, as fast as a workgroup can read. 0: none do */
     double table_cache_bytes;
+    /* The most that one workgroup reads of tables' rows, which lie at random: it asks for rows ahead, so computing is no longer exposed. 0: as all else */
+    double table_bytes_s;
     double
         exposed; /* of the shorter of computing and of reading and storing, the part that a workgroup does not do meanwhile: 0 to 1 */
     double workgroup_bytes_s; /* the most of one workgroup; 0: memory_bytes_s */

@@ -23,13 +23,14 @@ bench: deps deps-bench
 bench-run: all $(addprefix $(BUILD)/tests/,mpi_sequence pace)
 	tests/bench/compare --build $(BUILD) $(BENCH_ARGS)
 
-# pace is linked with nothing of ours. gpu_kernels: the kernels alone, without a daemon and without PyTorch. net_bench: links between
+# pace and latency are linked with nothing of ours. gpu_kernels: the kernels alone, without a daemon and without PyTorch. net_bench: links between
 # nodes over loopback, beside plain sockets. net_stream: nodes in network namespaces, beside iperf3; as root.
 $(BUILD)/tests/pace: $(call objects,tests/bench/pace.c)
+$(BUILD)/tests/latency: $(call objects,tests/sim/latency.c)
 $(BUILD)/tests/gpu_kernels: $(call objects,$(sort $(wildcard tests/bench/gpu_kernels*.c)) $(KERNELS) $(PROTO) daemon/common/plugin.c)
 $(BUILD)/tests/net_bench: $(call objects,tests/bench/net_bench.c $(NET) proto/base/error.c)
 $(BUILD)/tests/net_stream: $(call objects,tests/bench/net_stream.c $(NET) proto/base/error.c)
-$(addprefix $(BUILD)/tests/,pace gpu_kernels net_bench net_stream):
+$(addprefix $(BUILD)/tests/,pace latency gpu_kernels net_bench net_stream):
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) -lm

@@ -169,23 +169,26 @@ static void test_memory(void **state)
     }
 }
 
-/* What fits into a cache is read from there, and of what does not, nothing. */
+/* What fits into a cache is read from there. Of what does not, a part f = e^(-(1 - f) touched / room) is: solutions found by bisection. */
 static void test_cache(void **state)
 {
     enum { N = 1024, K = 4096 };
+    static const struct {
+        double touched, found; /* in parts of the cache's room */
+    } cases[] = {{0.5, 1}, {1.25, 0.62863}, {2, 0.203188}, {4, 0.0198274}, {1000, 0}};
     const double bytes = 4.0 * N * K;
 
     (void)state;
-    for (int fits = 0; fits <= 1; fits++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct sim_machine m = machine_of(1, 1);
         struct problem *p = problem_begun(FCC_OP_GEMV_ALL_REDUCE, 1, 1);
         m.device.memory_bytes_s = RATE;
-        m.device.cache_bytes = fits ? 2 * bytes : bytes / 2;
+        m.device.cache_bytes = bytes / cases[i].touched;
         m.device.cache_bytes_s = 4 * RATE;
         p->dim[DIM_M] = 1;
         p->dim[DIM_N] = N;
         p->rank_dim[DIM_K][0] = K;
-        expect_near(seconds_of(&m, p), bytes / RATE * (fits ? 0.25 : 1), 100);
+        expect_near(seconds_of(&m, p), bytes / RATE * (1 - 0.75 * cases[i].found), 100);
     }
 }
 
@@ -206,6 +209,27 @@ static void test_exposed(void **state)
         p->dim[DIM_N] = N;
         p->rank_dim[DIM_K][0] = K;
         expect_near(seconds_of(&m, p), seconds * (1 + i / 2.0), 100);
+    }
+}
+
+/* Rows of tables have a rate of their own, and computing goes on meanwhile, however exposed it is. */
+static void test_table_rate(void **state)
+{
+    enum { READS = 5000, BAGS = 100, DIM = 256 };
+    const double moved = READS * (4.0 * DIM + 8) + BAGS * (8.0 + 4.0 * DIM);
+
+    (void)state;
+    for (int computes_longer = 0; computes_longer <= 1; computes_longer++) {
+        struct sim_machine m = machine_of(1, 1);
+        struct problem *p = problem_begun(FCC_OP_EMBEDDING_ALL_TO_ALL, 1, 1);
+        m.device.table_bytes_s = RATE;
+        m.device.exposed = 1;
+        m.device.flops_s[COMPUTE_BAG] = READS * DIM / (moved / RATE) * (computes_longer ? 0.5 : 2);
+        p->dim[DIM_M] = p->rank_dim[DIM_M][0] = BAGS;
+        p->dim[DIM_VECTOR] = DIM;
+        p->rank_dim[DIM_N][0] = 1;
+        p->rank_dim[DIM_K][0] = READS;
+        expect_near(seconds_of(&m, p), moved / RATE * (computes_longer ? 2 : 1), 100);
     }
 }
 
@@ -261,6 +285,25 @@ static void test_sums_and_rows(void **state)
         /* sums are dense: a row for each of two tiles that are sent; results have M rows */
         expect_near(seconds_of(&m, p), rows ? (2 + M) * 1e-3 : M * N / 2.0 * 2 / RATE, 100);
     }
+}
+
+/* Partial sums of another core come at a rate of their own: half of a rank's half. A collective's owners read inputs, which nobody has just stored, and add them. */
+static void test_fresh_sums(void **state)
+{
+    enum { M = 64, N = 512, K = 16 };
+    struct sim_machine m = machine_of(1, 2);
+    struct problem *p = problem_begun(FCC_OP_GEMM_ALL_REDUCE, 2, 1);
+
+    (void)state;
+    m.node.link = SIM_LINK_MEMORY;
+    m.node.link_bytes_s = RATE;
+    p->dim[DIM_M] = M;
+    p->dim[DIM_N] = N;
+    p->rank_dim[DIM_K][0] = p->rank_dim[DIM_K][1] = K;
+    expect_near(seconds_of(&m, p), M * N / 2.0 * sizeof(float) / RATE, 100);
+    m.device.flops_s[COMPUTE_VECTOR] = RATE;
+    expect_near(seconds_of(&m, vector_of(FCC_OP_ALL_REDUCE, 2, 1, EACH)), 2.0 * EACH / RATE, 100);
+    expect_near(seconds_of(&m, vector_of(FCC_OP_ALL_GATHER, 2, 1, EACH)), 4.0 * BYTES / 1e15, 10); /* its bytes alone */
 }
 
 /* A product is bound by the device's rate; half of the workgroups take twice as long where there are slices for all. */
@@ -474,6 +517,7 @@ int main(void)
         cmocka_unit_test(test_core_wait),     cmocka_unit_test(test_exposed),
         cmocka_unit_test(test_memory),        cmocka_unit_test(test_flops),
         cmocka_unit_test(test_cache),         cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_fresh_sums),    cmocka_unit_test(test_table_rate),
         cmocka_unit_test(test_sums_and_rows), cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_stragglers),    cmocka_unit_test(test_dependencies),
         cmocka_unit_test(test_stuck),         cmocka_unit_test(test_circle),

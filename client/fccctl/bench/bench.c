@@ -145,6 +145,8 @@ static bool options_parse(struct call *call, struct bench *b)
         {"schedule", 0, ARG_CHOICE, &schedule, 0, 0, schedules, "S",
          "both, fused, sequential, auto (beside both), routes: flat and hierarchical, or unordered: fused in any order, beside "
          "both [both]"},
+        {"apart", 0, ARG_FLAG, &b->apart, 0, 0, NULL, NULL,
+         "all iterations of a schedule, then those of the next one; otherwise by turns"},
         {"check", 0, ARG_FLAG, &b->check, 0, 0, NULL, NULL, "compare the results with a plain reference"},
     };
 

@@ -50,6 +50,7 @@ struct bench {
     int64_t stream; /* operators enqueued on a stream and timed together; 0: one call at a time */
     bool group;     /* the operators on the stream form a group */
     bool prepared;  /* the operators on the stream are runs of one prepared operator */
+    bool apart;     /* one schedule after the other, instead of by turns */
     bool check, json, local;
     const char *device; /* the devices' kind: "cpu", "cuda", "hip"; or "gpu" until the kind of the GPUs is known */
     enum fcc_device_kind device_kind;

@@ -157,15 +157,15 @@ static int run_stream(struct job *j, enum bench_kind kind)
     return status;
 }
 
-/* Measures all schedules once, every other iteration in reverse order, so that disturbances and cache contents affect them
+/* Measures n schedules from `first` on once, every other iteration in reverse order, so that disturbances and cache contents affect them
  * alike. The ranks meet before each call (except of noop), so that no call's time includes waiting for another call. A
  * negative iter is a warm-up. */
-static int iterate(struct job *j, int64_t iter)
+static int iterate(struct job *j, int64_t iter, int first, int n)
 {
     struct bench *b = j->b;
 
-    for (int i = 0; i < b->nkinds; i++) {
-        int kind = iter & 1 ? b->nkinds - 1 - i : i, status = 0;
+    for (int i = 0; i < n; i++) {
+        int kind = first + (iter & 1 ? n - 1 - i : i), status = 0;
         uint64_t start;
         if (b->shape.spec->compute)
             status = tried(j, fcc_noop(j->comm), "noop");
@@ -179,6 +179,19 @@ static int iterate(struct job *j, int64_t iter)
     }
     bench_progress(b, j->rank);
     return 0;
+}
+
+/* All schedules by turns, or --apart one after the other. */
+static int measure(struct job *j)
+{
+    struct bench *b = j->b;
+    const int n = b->apart ? 1 : b->nkinds;
+    int status = 0;
+
+    for (int first = 0; first < b->nkinds && !status; first += n)
+        for (int64_t i = -b->warmup; i < b->iters && !status; i++)
+            status = iterate(j, i, first, n);
+    return status;
 }
 
 /* Fills the whole result with NaN, in every dtype. */
@@ -252,8 +265,8 @@ int bench_rank_run(struct bench *b, int rank)
         status = setup(&j);
     if (!status)
         status = prepare(&j);
-    for (int64_t i = -b->warmup; i < b->iters && !status; i++)
-        status = iterate(&j, i);
+    if (!status)
+        status = measure(&j);
     if (!status && b->check)
         status = check(&j);
     if (!status) {

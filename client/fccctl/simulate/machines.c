@@ -23,6 +23,7 @@ static const struct field device_fields[] = {
     {"cache", FIELD_UNIT, false, AT(sim_device, cache_bytes), .least = 1, .unit = UNIT_BYTES},
     RATE_AT("cache_memory", sim_device, cache_bytes_s, false),
     {"table_cache", FIELD_UNIT, false, AT(sim_device, table_cache_bytes), .least = 1, .unit = UNIT_BYTES},
+    RATE_AT("table_memory", sim_device, table_bytes_s, false),
     {"exposed", FIELD_UNIT, false, AT(sim_device, exposed), .unit = UNIT_PART},
     OTHER("rates", true),
     TIME_AT("hand_over", sim_device, hand_over_s),

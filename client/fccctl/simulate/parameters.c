@@ -24,6 +24,7 @@ static const struct parameter parameters[] = {
     {"device.cache", UNIT_BYTES, OF(device.cache_bytes)},
     {"device.cache_memory", UNIT_RATE, OF(device.cache_bytes_s)},
     {"device.table_cache", UNIT_BYTES, OF(device.table_cache_bytes)},
+    {"device.table_memory", UNIT_RATE, OF(device.table_bytes_s)},
     {"device.rates.bag", UNIT_FLOPS_RATE, OF(device.flops_s[COMPUTE_BAG])},
     {"device.rates.gemv", UNIT_FLOPS_RATE, OF(device.flops_s[COMPUTE_GEMV])},
     {"device.rates.gemm", UNIT_FLOPS_RATE, OF(device.flops_s[COMPUTE_GEMM])},
