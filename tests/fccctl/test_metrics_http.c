@@ -210,21 +210,18 @@ static void where_it_listens(void)
                                         "localhost:9477", "9477",           "metrics.sock"};
     const char *argv[] = {"--check-config", "--config", "/dev/null", "--metrics-listen", NULL, NULL};
     struct test_daemon d;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(address);
-    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const uint16_t port = port_choose();
+    const struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         argv[4] = wrong[i];
         CHECK(run(daemon_binary(), argv) == 2 && says("METRICS_LISTEN") && says("127.x.x.x:port"));
     }
-    CHECK(sock >= 0 && !bind(sock, (struct sockaddr *)&address, size) &&
-          !getsockname(sock, (struct sockaddr *)&address, &size));
-    (void)close(sock); /* its port is free a moment ago */
-    (void)snprintf(where, sizeof(where), "127.0.0.1:%u", ntohs(address.sin_port));
+    (void)snprintf(where, sizeof(where), "127.0.0.1:%u", port);
     daemon_start(&d, (const char *const[]){"--metrics-listen", where, NULL});
-    sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    CHECK(sock >= 0 && connect(sock, (struct sockaddr *)&address, size) == 0);
+    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(sock >= 0 && connect(sock, (const struct sockaddr *)&address, sizeof(address)) == 0);
     CHECK(send(sock, GET, sizeof(GET) - 1, MSG_NOSIGNAL) == sizeof(GET) - 1);
     expect_page(http_read(sock));
     daemon_stop(&d);

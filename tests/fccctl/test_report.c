@@ -2,9 +2,6 @@
  *
  * test_report.c - fccctl report: it has every part, works without a daemon, and the cluster's key is not in it, wherever it was said.
  */
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "tests/fccctl/fccctl_run.h"
@@ -63,18 +60,6 @@ static char *file_all(const char *path)
     return text;
 }
 
-/* A port that was free a moment ago. */
-static unsigned port_free(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(a);
-    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    CHECK(sock >= 0 && !bind(sock, (struct sockaddr *)&a, size) && !getsockname(sock, (struct sockaddr *)&a, &size));
-    (void)close(sock);
-    return ntohs(a.sin_port);
-}
-
 static void noop_rank(int rank, const struct ranks *all, void *argument)
 {
     struct stage *stage = argument;
@@ -117,7 +102,7 @@ static void report_has_no_key(void)
     (void)snprintf(log, sizeof(log), "%s/fccd.log", test_directory());
     FILE *out = fopen(keyfile, "we");
     CHECK(out && fputs(key, out) >= 0 && fclose(out) == 0 && chmod(keyfile, 0600) == 0);
-    (void)snprintf(listen, sizeof(listen), "127.0.0.1:%u", port_free());
+    (void)snprintf(listen, sizeof(listen), "127.0.0.1:%u", port_choose());
     daemon_start(&d, (const char *const[]){"--node-listen", listen, "--cluster-key", keyfile, "--log-file", log, NULL});
     char half[64];
     (void)snprintf(half, sizeof(half), "%.60s", f.text[1]);
