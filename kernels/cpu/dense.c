@@ -22,10 +22,12 @@
 /* A block of b fits the second-level cache with up to THIN_M rows of a. With more rows the BLAS prefers long rows. */
 enum { BLOCK_M = 256, BLOCK_K = 512, BLOCK_N_THIN = 128, BLOCK_N = 1024, THIN_M = 64 };
 
-/* Up to so many rows the loop of thin.h is faster than a BLAS, or than converting to f32 first. Of f32, with up to 16 rows of 200 to 3900 elements, it takes
- * 0.5 to 1 of the time of OpenBLAS 0.3.21's sgemm, which packs b first, and 0.6 to 0.9 of that of an sgemv for each row on pieces of b that stay in the
- * second-level cache (EPYC of family 25, AVX2). */
-enum { THIN_F32_M = 12, THIN_HALF_M = 2 };
+/* Up to so many rows the loop of thin.h is faster than a BLAS, or than converting to f32 first. */
+enum { THIN_F32_M = 3, THIN_HALF_M = 2 };
+
+/* OpenBLAS packs b first, which takes as long as multiplying ten rows, but for small products. So with up to SMALL_M rows it gets b in pieces, of SMALL_K
+ * elements of as many columns as make SMALL_MN elements of c. For 4 to 32 rows that takes 0.6 to 0.9 of the time of one call (0.3.21, EPYC of family 25). */
+enum { SMALL_M = 32, SMALL_MN = 1024, SMALL_K = 512 };
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -46,16 +48,36 @@ static bool is_direct(enum fcc_dtype dtype, int64_t rows, int64_t cols, int64_t 
     return dtype == FCC_F32 && (rows <= 1 || (ld >= cols && ld >= 1 && ld <= INT32_MAX));
 }
 
+static void multiply_by_blas(bool b_transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+                             int64_t ldb, bool add, float *c, int64_t ldc)
+{
+    blas_sgemm(CblasRowMajor, CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a,
+               blas_ld(m, k, lda), b, b_transposed ? blas_ld(n, k, ldb) : blas_ld(k, n, ldb), add ? 1.0f : 0.0f, c,
+               blas_ld(m, n, ldc));
+}
+
+/* c = a . b^T, or c += a . b^T if `add`, of a few rows. */
+static void multiply_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, bool add,
+                           float *c, int64_t ldc)
+{
+    const int64_t cols = SMALL_MN / m / 16 * 16;
+
+    for (int64_t j = 0; j < n; j += cols)
+        for (int64_t q = 0; q < k; q += SMALL_K)
+            multiply_by_blas(true, m, smaller(cols, n - j), smaller(SMALL_K, k - q), a + q, lda, b + j * ldb + q, ldb,
+                             add || q > 0, c + j, ldc);
+}
+
 /* f32 only; m, n and k are at least 1. */
 static void multiply(bool b_transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
                      int64_t ldb, bool add, float *c, int64_t ldc)
 {
     if (b_transposed && m <= THIN_F32_M)
         thin_multiply(m, n, k, a, lda, b, FCC_F32, ldb, add, c, ldc);
+    else if (b_transposed && m <= SMALL_M)
+        multiply_small(m, n, k, a, lda, b, ldb, add, c, ldc);
     else
-        blas_sgemm(CblasRowMajor, CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a,
-                   blas_ld(m, k, lda), b, b_transposed ? blas_ld(n, k, ldb) : blas_ld(k, n, ldb), add ? 1.0f : 0.0f, c,
-                   blas_ld(m, n, ldc));
+        multiply_by_blas(b_transposed, m, n, k, a, lda, b, ldb, add, c, ldc);
 }
 
 static_assert(BLOCK_K <= THIN_PIECE, "thin.h's order does not depend on the number of rows");

@@ -4,7 +4,15 @@
  */
 #include "kernels/plan/dtype.h"
 
-#include <stdbool.h>
+#ifdef FCC_F16C
+bool dtype_f16c;
+
+__attribute__((constructor)) static void f16c_look(void)
+{
+    __builtin_cpu_init();
+    dtype_f16c = __builtin_cpu_supports("f16c") != 0;
+}
+#endif
 
 /* The last elements of an array are copied through a vector of their own. */
 FCC_INLINE void to_f32(float *dst, const unsigned char *src, enum fcc_dtype dtype, size_t n)

@@ -9,6 +9,7 @@
 #ifndef FCC_KERNELS_PLAN_DTYPE_H
 #define FCC_KERNELS_PLAN_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -36,8 +37,48 @@ void f8e4m3_from_f32(unsigned char *dst, const float *src, size_t n);
 
 /* ---- 16 elements; src and dst need not be aligned; dtype should be a constant ---- */
 
+/* Processors with F16C convert f16 themselves. No level of the architecture that functions exist for is all that have it, so this is looked at when they run;
+ * four at a time, since the lowest level has no wider vectors, and by the assembler's names, as the compiler's need the option. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#define FCC_F16C 1
+typedef float f32x4_f16c __attribute__((vector_size(16)));
+typedef struct {
+    unsigned char bytes[8];
+} f16x4_f16c;
+extern bool dtype_f16c; /* set before main() */
+
+FCC_INLINE void f16c_load(f32x16 *out, const void *src)
+{
+    const f16x4_f16c *from = src;
+    f32x4_f16c v[4];
+
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        __asm__("vcvtph2ps %1, %0" : "=x"(v[i]) : "m"(from[i]));
+    *out = __builtin_shufflevector(__builtin_shufflevector(v[0], v[1], 0, 1, 2, 3, 4, 5, 6, 7),
+                                   __builtin_shufflevector(v[2], v[3], 0, 1, 2, 3, 4, 5, 6, 7), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9,
+                                   10, 11, 12, 13, 14, 15);
+}
+
+FCC_INLINE void f16c_store(void *dst, const f32x16 *in)
+{
+    f32x4_f16c v[4];
+
+    memcpy(v, in, sizeof(v));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        __asm__("vcvtps2ph $0, %1, %0" : "=m"(((f16x4_f16c *)dst)[i]) : "x"(v[i])); /* 0: to nearest even */
+}
+#endif
+
 FCC_INLINE void f32x16_load_f16(f32x16 *out, const void *src)
 {
+#ifdef FCC_F16C
+    if (dtype_f16c) {
+        f16c_load(out, src);
+        return;
+    }
+#endif
     u16x16 h;
     memcpy(&h, src, sizeof(h));
     u32x16 x = __builtin_convertvector(h, u32x16);
@@ -101,6 +142,12 @@ FCC_INLINE void f32x16_load(f32x16 *out, const void *src, enum fcc_dtype dtype)
 
 FCC_INLINE void f32x16_store_f16(void *dst, const f32x16 *in)
 {
+#ifdef FCC_F16C
+    if (dtype_f16c) {
+        f16c_store(dst, in);
+        return;
+    }
+#endif
     u32x16 bits = (u32x16)*in, magnitude = bits & 0x7fffffff, sign = (bits >> 16) & 0x8000;
     u32x16 is_nan = (u32x16)(magnitude > 0x7f800000), is_big = (u32x16)(magnitude >= 0x47800000),
            is_small = (u32x16)(magnitude < 0x38800000);

@@ -2,6 +2,8 @@
 """How the process group joins and spreads tensors where ranks launch collectives themselves (fcc.distributed._direct), on the cpu: what the GPU
 would be told is run through the daemon's memory."""
 import contextlib
+import functools
+import time
 
 import fcc
 import fcc.distributed._device as device_of_group
@@ -10,7 +12,6 @@ import torch
 import torch.distributed as dist
 from fcc.distributed import _direct
 from fcc.distributed._collectives import Collectives
-from fcc.distributed._meeting import meet
 from fcc.distributed._messages import Direction, Messages
 from fcc.distributed._vectors import Vector, aligned
 from fcc.distributed._work import Work
@@ -124,7 +125,7 @@ def without_gpus():
         self._lane.submit(Work("message", deliver))
     Direction._hand_over = hand_over
     world = dist.group.WORLD
-    return Messages("fcc", world.rank(), lambda key, end: meet(world._store_, f"fcc/{key}", end, 2, world._limit, "cpu"))
+    return Messages("fcc", world.rank(), functools.partial(world._meetings.of_two, "cpu"), world._meetings.refuse)
 
 
 def ring_rank():
@@ -163,8 +164,39 @@ def test_messages_of_threads(group, on_cpu, size):
     group(size, ring_rank)
 
 
+def unsent_rank(slow):
+    """As unsent_rank() of test_distributed_ends.py, of messages between GPUs."""
+    messages = without_gpus()
+    if dist.get_rank() == 0:
+        from fcc.distributed import _meeting
+        if slow is not None:
+            done = getattr(_meeting, slow)
+
+            def late(*args, **kwargs):
+                time.sleep(1)
+                return done(*args, **kwargs)
+            setattr(_meeting, slow, late)
+        lost = [messages.send(torch.ones(3), 1) for _ in range(3)]
+        if slow == "Communicator":
+            time.sleep(0.5)  # the other one has been invited, and joins
+        messages.close(dist.DistBackendError("the end"))
+        with pytest.raises(RuntimeError, match="the end|aborted"):
+            lost[-1].wait()
+        return
+    with pytest.raises(RuntimeError, match="rank 0") as told:
+        for _ in range(4):
+            messages.receive(torch.ones(3), 0).wait()
+    assert "Timed out" not in str(told.value)
+    messages.close(dist.DistBackendError("the end"))
+
+
+@pytest.mark.parametrize("slow", [None, "unique_id", "Communicator"])
+def test_unsent_messages_of_threads(group, on_cpu, slow):
+    group(2, unsent_rank, slow)
+
+
 def test_errors_of_messages_have_the_ranks_of_the_group():
-    direction = Direction("a name", (1, 0), lambda: None)
+    direction = Direction("a name", (1, 0), lambda: None, None)
     error = direction.in_group(fcc.ArgumentError("send_receive: shape: rank 1 expects 4 elements of rank 0, which sends 3"))
     assert error.reason == "recv: rank 0 expects 4 elements of rank 1, which sends 3" and error.rank == 0 and "rank 0 expects" in str(error)
 
