@@ -5,12 +5,17 @@
 #include "kernels/plan/dtype.h"
 
 #ifdef FCC_F16C
+#include <cpuid.h>
+
 bool dtype_f16c;
 
+/* Compilers' own question does not know F16C in all their versions. That for AVX says whether the kernel keeps such registers, too. */
 __attribute__((constructor)) static void f16c_look(void)
 {
+    unsigned a, b, c = 0, d;
+
     __builtin_cpu_init();
-    dtype_f16c = __builtin_cpu_supports("f16c") != 0;
+    dtype_f16c = __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 #endif
 

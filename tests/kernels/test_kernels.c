@@ -83,6 +83,23 @@ static void test_dtypes(void **state)
     }
 }
 
+/* As where the processor does not convert f16. */
+static void test_dtypes_without_f16c(void **state)
+{
+#ifdef FCC_F16C
+    const bool has = dtype_f16c;
+
+    if (!has)
+        skip();
+    dtype_f16c = false;
+    test_dtypes(state);
+    dtype_f16c = has;
+#else
+    (void)state;
+    skip();
+#endif
+}
+
 /* All codes, at every place in a vector and behind one, to f32 and back. */
 static void test_f8(void **state)
 {
@@ -145,11 +162,12 @@ int main(void)
 {
 #define ON_ALL_DEVICES                                                                                                         \
     cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges), cmocka_unit_test(test_embedding_ranges_large),  \
-        cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemv_order), cmocka_unit_test(test_gemv_regular),                   \
-        cmocka_unit_test(test_gemm), cmocka_unit_test(test_gemm_regular), cmocka_unit_test(test_gemm_tiles),                   \
-        cmocka_unit_test(test_gemm_rows), cmocka_unit_test(test_gemm_sums), cmocka_unit_test(test_gemm_epilogue),              \
-        cmocka_unit_test(test_sums_epilogue), cmocka_unit_test(test_scatter), cmocka_unit_test(test_sums_any_order),           \
-        cmocka_unit_test(test_gather), cmocka_unit_test(test_gather_epilogue), cmocka_unit_test(test_noop)
+        cmocka_unit_test(test_dtypes_without_f16c), cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemv_order),            \
+        cmocka_unit_test(test_gemv_regular), cmocka_unit_test(test_gemm), cmocka_unit_test(test_gemm_regular),                 \
+        cmocka_unit_test(test_gemm_tiles), cmocka_unit_test(test_gemm_rows), cmocka_unit_test(test_gemm_sums),                 \
+        cmocka_unit_test(test_gemm_epilogue), cmocka_unit_test(test_sums_epilogue), cmocka_unit_test(test_scatter),            \
+        cmocka_unit_test(test_sums_any_order), cmocka_unit_test(test_gather), cmocka_unit_test(test_gather_epilogue),          \
+        cmocka_unit_test(test_noop)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), cmocka_unit_test(test_f8), ON_ALL_DEVICES,
                                        cmocka_unit_test(test_scratch)};
     const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};
