@@ -162,14 +162,13 @@ int main(void)
 {
 #define ON_ALL_DEVICES                                                                                                         \
     cmocka_unit_test(test_embedding), cmocka_unit_test(test_embedding_ranges), cmocka_unit_test(test_embedding_ranges_large),  \
-        cmocka_unit_test(test_dtypes_without_f16c), cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemv_order),            \
-        cmocka_unit_test(test_gemv_regular), cmocka_unit_test(test_gemm), cmocka_unit_test(test_gemm_regular),                 \
-        cmocka_unit_test(test_gemm_tiles), cmocka_unit_test(test_gemm_rows), cmocka_unit_test(test_gemm_sums),                 \
-        cmocka_unit_test(test_gemm_epilogue), cmocka_unit_test(test_sums_epilogue), cmocka_unit_test(test_scatter),            \
-        cmocka_unit_test(test_sums_any_order), cmocka_unit_test(test_gather), cmocka_unit_test(test_gather_epilogue),          \
-        cmocka_unit_test(test_noop)
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), cmocka_unit_test(test_f8), ON_ALL_DEVICES,
-                                       cmocka_unit_test(test_scratch)};
+        cmocka_unit_test(test_gemv), cmocka_unit_test(test_gemv_order), cmocka_unit_test(test_gemv_regular),                   \
+        cmocka_unit_test(test_gemm), cmocka_unit_test(test_gemm_regular), cmocka_unit_test(test_gemm_tiles),                   \
+        cmocka_unit_test(test_gemm_rows), cmocka_unit_test(test_gemm_sums), cmocka_unit_test(test_gemm_epilogue),              \
+        cmocka_unit_test(test_sums_epilogue), cmocka_unit_test(test_scatter), cmocka_unit_test(test_sums_any_order),           \
+        cmocka_unit_test(test_gather), cmocka_unit_test(test_gather_epilogue), cmocka_unit_test(test_noop)
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), cmocka_unit_test(test_dtypes_without_f16c),
+                                       cmocka_unit_test(test_f8), ON_ALL_DEVICES, cmocka_unit_test(test_scratch)};
     const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};
 #undef ON_ALL_DEVICES
     const char *seed = getenv("FCC_TEST_SEED");
