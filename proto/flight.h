@@ -20,8 +20,9 @@
 #include "proto/proto.h"
 
 #define FLIGHT_MAGIC 0x746c6663u /* "cflt" */
-#define FLIGHT_VERSION 1u
+#define FLIGHT_VERSION 2u
 #define FLIGHT_OPERATORS 1000u /* of each communicator */
+#define FLIGHT_LOOKS 1000u     /* of what the ranks of each communicator have launched */
 #define FLIGHT_COMMS 32u       /* communicators of a worker that are recorded at a time, those that have ended included */
 #define FLIGHT_RANKS 64        /* the first ranks, of which it is recorded who has come */
 
@@ -48,7 +49,18 @@ struct flight_record {
 };
 static_assert(sizeof(struct flight_record) == 64, "shared by processes");
 
-/* Runs that the ranks' own processes launch (kernels/gpu/bound.h): the worker looks at them now and then, and has no records of them. */
+/* Runs that the ranks' own processes launch (kernels/gpu/bound.h) pass the worker by: it looks at them now and then. A look that finds that runs of an operator have
+ * ended leaves a record of them. It is overwritten as a flight_record is. */
+struct flight_look {
+    _Atomic uint64_t look; /* counts the communicator's records of this kind from 1. 0: no record */
+    uint32_t prepared,
+        op; /* the operator's number, and enum fcc_op: the newest run's, where an operator runs several kinds (the rings of collectives) */
+    uint32_t last, n;           /* number of the last run that has ended, its lower half; how many have */
+    uint64_t from_ns, until_ns; /* they have ended after the one and before the other; CLOCK_MONOTONIC's */
+};
+static_assert(sizeof(struct flight_look) == 40, "shared by processes");
+
+/* What is under way of them. */
 struct flight_launched {
     _Atomic uint32_t
         prepared; /* the run that has been under way for longest, at the last look: of the operator of this number. 0: none is */
@@ -77,9 +89,10 @@ struct flight_comm {
     struct flight_launched launched;
     char pad[4096 - 864];
     struct flight_record records[FLIGHT_OPERATORS]; /* turn t at [(t - 1) % FLIGHT_OPERATORS] */
-    char pad_end[69632 - 4096 - 64 * FLIGHT_OPERATORS];
+    struct flight_look looks[FLIGHT_LOOKS];         /* look l at [(l - 1) % FLIGHT_LOOKS] */
+    char pad_end[110592 - 4096 - 64 * FLIGHT_OPERATORS - 40 * FLIGHT_LOOKS];
 };
-static_assert(sizeof(struct flight_comm) == 69632 && sizeof(struct flight_comm) % 4096 == 0,
+static_assert(sizeof(struct flight_comm) == 110592 && sizeof(struct flight_comm) % 4096 == 0,
               "shared by processes; whole pages");
 
 struct flight {
@@ -90,7 +103,7 @@ struct flight {
     char pad[4096 - 24];
     struct flight_comm comms[FLIGHT_COMMS];
 };
-/* What is behind `turn` or `number`, in whole words of 8 bytes, which no number spans, written anew (from NULL: zeros), and read. Each store is a release, so whoever sees one of them does not find the
+/* What is behind `turn`, `look` or `number`, in whole words of 8 bytes, which no number spans, written anew (from NULL: zeros), and read. Each store is a release, so whoever sees one of them does not find the
  * number from before the 0 any more; each load is an acquire, so the reader's second look at the number comes behind all of them. */
 typedef uint64_t __attribute__((may_alias)) flight_word;
 static inline void flight_words_store(void *to, const void *from, size_t bytes)
@@ -105,6 +118,7 @@ static inline void flight_words_load(void *to, const void *from, size_t bytes)
 }
 static_assert(offsetof(struct flight_record, number) == sizeof(flight_word) &&
                   offsetof(struct flight_comm, state) == sizeof(flight_word) &&
+                  offsetof(struct flight_look, prepared) == sizeof(flight_word) &&
                   offsetof(struct flight_comm, records) % sizeof(flight_word) == 0,
               "words");
 static_assert(sizeof(struct flight) == 4096 + FLIGHT_COMMS * sizeof(struct flight_comm), "shared by processes");

@@ -36,6 +36,10 @@ static void write_always(struct worker *w)
             flight_came(f, turn, 0, 0, stamp(comm, turn));
             flight_begun(f, turn, stamp(comm, turn), 0, stamp(comm, turn));
             flight_ended(f, turn, 0, stamp(comm, turn));
+            flight_looked(
+                f, turn,
+                &(struct flight_look){
+                    .prepared = comm, .last = (uint32_t)turn, .from_ns = stamp(comm, turn), .until_ns = stamp(comm, turn)});
         }
         flight_close(f, FLIGHT_COMM_LEFT, 0, "");
     }
@@ -49,12 +53,20 @@ static bool is_whole(const struct flight_record *r, uint32_t comm, unsigned at)
                             (!r->begun_ns || r->begun_ns == is) && (!r->ended_ns || r->ended_ns == is));
 }
 
+static bool is_whole_look(const struct flight_look *l, uint32_t comm, unsigned at)
+{
+    uint64_t is = stamp(comm, l->look);
+
+    return l->look == 0 || ((l->look - 1) % FLIGHT_LOOKS == at && l->prepared == comm && l->last == (uint32_t)l->look &&
+                            l->from_ns == is && l->until_ns == is);
+}
+
 static void copies_are_whole(void)
 {
     struct worker w = WORKER_CLOSED(-1);
     struct flight_comm *copy = calloc(1, sizeof(*copy));
     struct meters *meters;
-    unsigned records = 0, comms = 0;
+    unsigned records = 0, looks = 0, comms = 0;
     int status;
 
     w.ledger = ledger_make();
@@ -72,11 +84,15 @@ static void copies_are_whole(void)
                              (unsigned long long)copy->records[i].arrived_ns, (unsigned long long)copy->records[i].number);
             records += copy->records[i].turn != 0;
         }
+        for (unsigned i = 0; copy->number && i < FLIGHT_LOOKS; i++) {
+            CHECK(is_whole_look(&copy->looks[i], copy->number, i));
+            looks += copy->looks[i].look != 0;
+        }
         CHECK(!copy->number || copy->nranks == copy->number % 1000 + 1);
         comms += copy->number != 0;
         CHECK(waitpid(pid, &status, WNOHANG) == 0);
     }
-    CHECK(records > COPIES);
+    CHECK(records > COPIES && looks > COPIES);
     CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, &status, 0) == pid);
     ledger_close(w.flight);
     (void)close(w.ledger);

@@ -4,7 +4,9 @@
  *
  * {"flight", "uid", "job", "pid", "comms": [{"comm", "nranks", "device", "state", "status", "error", "age_ms", "turns", "pids": [],
  *   "operators": [{"turn", "number", "op", "schedule", "state", "status", "came", "missing": [ranks], "first", "last",
- *                  "arrived_ns", "begun_ns", "ended_ns", "since_ms", "wait_ns", "run_ns"}]}]}
+ *                  "arrived_ns", "begun_ns", "ended_ns", "since_ms", "wait_ns", "run_ns"}],
+ *   "runs", "run": {"prepared", "op", "run", "since_ms", "missing": [ranks]},
+ *   "launched": [{"look", "prepared", "op", "last", "n", "from_ns", "until_ns", "since_ms"}]}]}
  */
 #ifndef FCC_CLIENT_FCCCTL_FLIGHT_H
 #define FCC_CLIENT_FCCCTL_FLIGHT_H
@@ -16,7 +18,7 @@
 
 struct json_object;
 
-/* The last `most` operators of communicator `comm` (0: of all) in the recorder, which may have anything in it. now_ns: CLOCK_MONOTONIC. */
+/* The last `most` operators, and records of what ranks have launched, of communicator `comm` (0: of all) in the recorder, which may have anything in it. now_ns: CLOCK_MONOTONIC. */
 struct json_object *flight_parse(const struct flight *f, int64_t comm, unsigned most, uint64_t now_ns);
 /* Draws them: a lane for each communicator, time to the right. Returns 0. */
 int flight_draw(struct json_object *flight, FILE *out);

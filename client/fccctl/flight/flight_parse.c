@@ -95,6 +95,32 @@ static struct json_object *launched_parse(const struct flight_comm *c, uint64_t 
                     : NULL;
 }
 
+static struct json_object *look_parse(const struct flight_look *l, uint64_t look, uint64_t now)
+{
+    return JSON_OBJECT({"look", json_int(look)}, {"prepared", json_int(l->prepared)}, {"op", json_text(op_of(l->op))},
+                       {"last", json_int(l->last)}, {"n", json_int(l->n)}, {"from_ns", json_int(l->from_ns)},
+                       {"until_ns", json_int(l->until_ns)}, {"since_ms", json_double(span(l->until_ns, now) / 1e6)});
+}
+
+/* The last records of runs that ranks have launched and that have ended, the oldest first. */
+static struct json_object *looks_parse(const struct flight_comm *c, unsigned most, uint64_t now)
+{
+    struct json_object *list = json_object_new_array();
+    uint64_t last = 0;
+
+    for (unsigned i = 0; i < FLIGHT_LOOKS; i++) {
+        uint64_t look = atomic_load_explicit(&c->looks[i].look, memory_order_relaxed);
+        if (look && (look - 1) % FLIGHT_LOOKS == i && look > last && look < UINT64_MAX / 2)
+            last = look;
+    }
+    for (uint64_t look = last > most ? last - most + 1 : 1; last && look <= last; look++) {
+        const struct flight_look *l = &c->looks[(look - 1) % FLIGHT_LOOKS];
+        if (atomic_load_explicit(&l->look, memory_order_relaxed) == look)
+            (void)json_object_array_add(list, look_parse(l, look, now));
+    }
+    return list;
+}
+
 static struct json_object *comm_parse(const struct flight_comm *c, unsigned most, uint64_t now)
 {
     static const char *const states[] = {"?", "active", "aborted", "left"}, *const kinds[] = {"cpu", "gpu", "hip", "cuda"};
@@ -111,7 +137,8 @@ static struct json_object *comm_parse(const struct flight_comm *c, unsigned most
         {"state", json_text(c->state <= FLIGHT_COMM_LEFT ? states[c->state] : "?")}, {"status", json_int(c->status)},
         {"error", json_text(text_clean(text))}, {"age_ms", json_double(span(c->formed_ns, now) / 1e6)},
         {"ended_ms", json_double(span(c->ended_ns, now) / 1e6)}, {"turns", json_int(c->turns)}, {"pids", pids},
-        {"operators", records_parse(c, most, now)}, {"runs", json_int(c->launched.ended)}, {"run", launched_parse(c, now)});
+        {"operators", records_parse(c, most, now)}, {"runs", json_int(c->launched.ended)}, {"run", launched_parse(c, now)},
+        {"launched", looks_parse(c, most, now)});
 }
 
 struct json_object *flight_parse(const struct flight *f, int64_t comm, unsigned most, uint64_t now_ns)

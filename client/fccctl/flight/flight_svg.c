@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * flight_svg.c - draws a flight recorder as SVG: a lane for each communicator, time to the right. The lower, pale part of a box is the wait for
- * ranks, the upper part the operator, in a colour of its kind; what has not ended is open to the right, and what has failed is red.
+ * ranks, the upper part the operator, in a colour of its kind; what has not ended is open to the right, and what has failed is red. Thin lines above are
+ * runs that ranks have launched: as long as the time within which they have ended.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -35,6 +36,11 @@ static struct range range_of(struct json_object *flight)
             r.first = fmin(r.first, arrived);
             r.last = fmax(r.last, fmax(fmax(arrived, begun), field_double(o, "ended_ns", 0)));
         }
+        for (size_t i = 0; i < field_count(comm, "launched"); i++) {
+            struct json_object *o = field_at(comm, "launched", i);
+            r.first = fmin(r.first, field_double(o, "from_ns", 0));
+            r.last = fmax(r.last, field_double(o, "until_ns", 0));
+        }
     }
     if (!(r.last > r.first))
         r = (struct range){isfinite(r.first) ? r.first : 0, (isfinite(r.first) ? r.first : 0) + 1};
@@ -50,16 +56,31 @@ static void box(FILE *out, const struct range *r, double from, double to, double
     (void)fprintf(out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"/>", x, y, width, height, colour);
 }
 
-static void operator_draw(FILE *out, const struct range *r, struct json_object *o, double y)
+static const char *colour_of(const char *op)
 {
-    double arrived = field_double(o, "arrived_ns", 0), begun = field_double(o, "begun_ns", 0),
-           ended = field_double(o, "ended_ns", 0);
-    const char *op = field_text(o, "op"), *state = field_text(o, "state");
     unsigned hash = 0;
 
     for (const char *p = op; *p; p++)
         hash = hash * 31 + (unsigned char)*p;
-    const char *colour = strcmp(state, "failed") == 0 ? "#c62828" : colours[hash % (sizeof(colours) / sizeof(colours[0]))];
+    return colours[hash % (sizeof(colours) / sizeof(colours[0]))];
+}
+
+static void launched_draw(FILE *out, const struct range *r, struct json_object *o, double y)
+{
+    const char *op = field_text(o, "op");
+
+    (void)fprintf(out, "<g><title>%s, prepared as %" PRId64 ": %" PRId64 " runs, the last one %" PRId64 "</title>", op,
+                  field_int(o, "prepared", 0), field_int(o, "n", 0), field_int(o, "last", 0));
+    box(out, r, field_double(o, "from_ns", 0), field_double(o, "until_ns", 0), y, 3, colour_of(op));
+    (void)fprintf(out, "</g>\n");
+}
+
+static void operator_draw(FILE *out, const struct range *r, struct json_object *o, double y)
+{
+    double arrived = field_double(o, "arrived_ns", 0), begun = field_double(o, "begun_ns", 0),
+           ended = field_double(o, "ended_ns", 0);
+    const char *op = field_text(o, "op"), *state = field_text(o, "state"),
+               *colour = strcmp(state, "failed") == 0 ? "#c62828" : colour_of(op);
     (void)fprintf(out, "<g><title>%s #%" PRId64 ": %s, waited %s, ran %s</title>", op, field_int(o, "number", 0), state,
                   format_ns(field_double(o, "wait_ns", 0)).text, format_ns(field_double(o, "run_ns", 0)).text);
     box(out, r, arrived, begun > 0 ? begun : r->last, y + LANE - 14, 6, begun > 0 ? "#c1c6cb" : "#f2b8b5");
@@ -87,6 +108,8 @@ int flight_draw(struct json_object *flight, FILE *out)
                       field_text(comm, "state"));
         for (size_t i = 0; i < field_count(comm, "operators"); i++)
             operator_draw(out, &r, field_at(comm, "operators", i), y);
+        for (size_t i = 0; i < field_count(comm, "launched"); i++)
+            launched_draw(out, &r, field_at(comm, "launched", i), y);
     }
     (void)fprintf(out, "</svg>\n");
     return 0;

@@ -128,6 +128,7 @@ struct comm {
     unsigned bind_nrefused;
     uint64_t bind_again;           /* no operator is bound before this one */
     uint64_t runs;                 /* of prepared operators, which ranks launch, that have ended and been seen */
+    uint64_t looks;                /* that have found some: records of the flight recorder */
     uint64_t bound_runs, recalled; /* numbers of operators that the ranks have launched, and of those that they could not run */
 
     struct member members[]; /* [nranks] */

@@ -61,6 +61,16 @@ void flight_launched(struct flight_comm *f, const struct flight_launched *now)
     atomic_store_explicit(&l->prepared, now->prepared, memory_order_release);
 }
 
+void flight_looked(struct flight_comm *f, uint64_t number, const struct flight_look *look)
+{
+    if (!f)
+        return;
+    struct flight_look *l = &f->looks[(number - 1) % FLIGHT_LOOKS];
+    atomic_store_explicit(&l->look, 0, memory_order_relaxed); /* and what follows behind it, as in flight_came() */
+    flight_words_store((char *)l + sizeof(l->look), (const char *)look + sizeof(l->look), sizeof(*l) - sizeof(l->look));
+    atomic_store_explicit(&l->look, number, memory_order_release);
+}
+
 void flight_close(struct flight_comm *f, enum flight_comm_state state, int status, const char *text)
 {
     if (!f || f->ended_ns)

@@ -20,6 +20,7 @@
 #include "kernels/gpu/bound.h"
 #include "kernels/plan/compute/step.h"
 #include "kernels/plan/spec.h"
+#include "proto/base/clock.h"
 #include "proto/session.h"
 
 /* Whether operators can be bound in this communicator. */
@@ -243,6 +244,7 @@ static struct prepared *prepared_new(struct comm *c, enum fcc_op op)
     p->comm = c;
     p->op = op;
     p->number = ++c->prepared_number;
+    p->counted_ns = clock_ns();
     for (int r = 0; r < c->nranks; r++)
         p->ranks[r].plan_fd = p->ranks[r].area_fd = p->ranks[r].input_fd = p->ranks[r].code_fd = -1;
     return p;

@@ -148,16 +148,39 @@ void prepared_kernels_end(const struct prepared *p)
         kernels_end(p, r);
 }
 
+/* The operator that a rank's newest run is: rings are all collectives', and their kernels say which (kernels/gpu/rings.h). */
+static enum fcc_op run_op(const struct prepared *p, int r)
+{
+    const struct prepared_rank *rank = &p->ranks[r];
+
+    if (!is_rings(p) || !rank->held)
+        return p->op;
+    const struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[rank->place];
+    return (enum fcc_op)(atomic_load_explicit(&words->begun, memory_order_relaxed) >> 32);
+}
+
 /* Counts the runs that have ended since the last look. All ranks take part in each, so rank 0's are all. */
 static void runs_count(struct prepared *p)
 {
+    struct comm *c = p->comm;
     const uint32_t ended = progress_of(p, 0).ended, more = ended - p->counted;
+    const uint64_t now = clock_ns();
 
-    if (p->repeated || p->comm->state != COMM_ACTIVE)
+    if (p->repeated || c->state != COMM_ACTIVE)
         return;
     p->counted = ended;
-    p->comm->runs += more <= RUNS_MOST ? more : 0;
-    meter_runs(p->comm->worker, p->op, more <= RUNS_MOST ? more : 0);
+    if (more && more <= RUNS_MOST) {
+        c->runs += more;
+        meter_runs(c->worker, p->op, more);
+        flight_looked(c->flight, ++c->looks,
+                      &(struct flight_look){.prepared = p->number,
+                                            .op = run_op(p, 0),
+                                            .last = ended,
+                                            .n = more,
+                                            .from_ns = p->counted_ns,
+                                            .until_ns = now});
+    }
+    p->counted_ns = now;
 }
 
 /* A rank frees the operator. Its memory stays, because others' kernels may still use it. */
@@ -308,17 +331,6 @@ static const struct error *run_refusal(const struct prepared *p, uint32_t run, u
 }
 
 /* ---- watching ---- */
-
-/* The operator that a rank's newest run is: rings are all collectives', and their kernels say which (kernels/gpu/rings.h). */
-static enum fcc_op run_op(const struct prepared *p, int r)
-{
-    const struct prepared_rank *rank = &p->ranks[r];
-
-    if (!is_rings(p) || !rank->held)
-        return p->op;
-    const struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[rank->place];
-    return (enum fcc_op)(atomic_load_explicit(&words->begun, memory_order_relaxed) >> 32);
-}
 
 static const char *run_name(const struct prepared *p, int r)
 {

@@ -57,6 +57,7 @@ struct prepared {
     uint64_t since;               /* comm.operators when it was announced */
     int running;                  /* number of runs that it counts as running now */
     uint32_t counted;             /* rank 0's runs that have ended and are counted; the lower half */
+    uint64_t counted_ns;          /* when that was */
     struct launch *planned;       /* has the problem, and the plans that the ranks were given */
     struct prepared_rank ranks[]; /* [comm.nranks] */
 };
