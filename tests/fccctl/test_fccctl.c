@@ -386,6 +386,7 @@ static void bench(void)
 {
     static const char *const gemv[] = {"-m", "3", "-n", "200", "-k", "130", NULL};
     static const char *const gemm[] = {"-m", "77", "-n", "33", "-k", "50", NULL};
+    static const char *const apart[] = {"-m", "77", "-n", "33", "-k", "50", "--apart", NULL};
     static const char *const embedding[] = {"--tables", "3",  "--rows",    "100", "--dim", "20",
                                             "--batch",  "37", "--pooling", "5",   NULL};
 
@@ -393,6 +394,7 @@ static void bench(void)
     (void)setenv("TMPDIR", test_directory(), 1); /* the private daemons' directories are to be gone at the end */
     bench_one("gemv_all_reduce", "bf16", "3", "1", "both", gemv);
     bench_one("gemm_all_to_all", "f16", "4", "1", "both", gemm);
+    bench_one("gemm_all_to_all", "f32", "2", "1", "both", apart);
     bench_one("embedding_all_to_all", "f32", "2", "1", "both", embedding);
     bench_one("embedding_all_to_all", "f16", "3", "1", "auto", embedding);
     bench_one("gemv_all_reduce", "f32", "5", "2", "both", gemv);
