@@ -3,7 +3,7 @@ PROGRAMS := $(call in,kernels/program kernels/program/steps kernels/generate)
 TUNE := $(call in,kernels/tune)
 SIMULATION := $(call in,kernels/sim)
 PLANS := $(PROGRAMS) $(TUNE) $(call in,kernels/plan kernels/plan/compute kernels/plan/exchange)
-KERNELS := $(PLANS) $(call in,kernels/cpu) daemon/worker/device/gpu/call.c
+KERNELS := $(PLANS) $(call in,kernels/cpu kernels/cpu/lanes) daemon/worker/device/gpu/call.c
 
 $(BUILD)/obj/kernels/%.o: OPTIMIZE := $(if $(findstring undefined,$(SAN)),-O1,-O3)
 # The same bits on any machine: no product and sum become one operation with one rounding.

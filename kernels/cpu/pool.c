@@ -4,27 +4,26 @@
  *
  * The rows of a bag are anywhere in a table larger than the caches, so the speed depends on the number of cache misses in
  * flight. Indices are read and checked ahead of their use, into a short array. From there, rows are prefetched AHEAD of the
- * one that is being added, across bags, into the second-level cache, which has more misses in flight than the first. Sums
- * stay in registers, 64 elements at a time.
- *
- * A row is read in blocks of 16 elements. If its length is not a multiple of 16, the last block begins early, so that it ends
+ * one that is being added, across bags, into the second-level cache, which has more misses in flight than the first. lanes/bags.h adds them up, in
+ * blocks of 16 elements. If a row's length is not a multiple of 16, the last block begins early, so that it ends
  * with the row. The overlap with the block before is summed twice, separately, with the same result.
  */
 #include "kernels/cpu/pool.h"
 
 #include <errno.h>
 
+#include "kernels/cpu/lanes/lanes.h"
 #include "kernels/plan/compute/bag.h"
 #include "kernels/plan/dtype.h"
 
 enum {
-    AHEAD = 64,            /* rows between prefetch and use (tests/bench/TRIED.md) */
+    AHEAD = LANES_AHEAD,
     BAGS = 256,            /* bags whose offsets are read at a time */
     IDS = 1024,            /* indices that are read at a time */
     PREFETCH_BYTES = 1024, /* prefetched bytes of one row: the hardware prefetcher follows longer rows */
     /* tables up to this size stay in the second-level cache: there prefetching costs a fifth and gains nothing */
     NEAR_BYTES = 1 << 19,
-    BLOCK = 16, /* elements */
+    BLOCK = LANES, /* elements */
 };
 
 /* The bags and indices in use: private, checked copies. */
@@ -106,12 +105,6 @@ static int64_t blocks_of(int64_t dim)
     return (dim + BLOCK - 1) / BLOCK;
 }
 
-/* The first element of a block of a row. */
-FCC_INLINE int64_t block_start(int64_t dim, int64_t block)
-{
-    return (block + 1) * BLOCK > dim ? dim - BLOCK : block * BLOCK;
-}
-
 /* The prefetched bytes of each row. */
 static int64_t prefetched_bytes(const struct pool *p)
 {
@@ -122,103 +115,15 @@ static int64_t prefetched_bytes(const struct pool *p)
     return bytes < PREFETCH_BYTES ? bytes : PREFETCH_BYTES;
 }
 
-FCC_INLINE void row_prefetch(const struct pool *p, uint32_t id, int64_t bytes)
+static lanes_add *add_choose(const struct pool *p)
 {
-    enum { TO_READ = 0, INTO_L2 = 2 };
-    uintptr_t at = (uintptr_t)(p->rows + (size_t)id * p->row_bytes), end = at + (size_t)bytes;
+    const struct lanes_loops *loops = lanes_loops(LANES_WIDEST);
 
-    for (at &= ~(uintptr_t)63; bytes && at < end; at += 64)
-        __builtin_prefetch((const void *)at, TO_READ, INTO_L2);
-}
-
-/* sums[first .. first + blocks) += the rows' blocks. dtype, blocks, weighted and prefetch are compile-time constants; dim
- * is at least 16. */
-FCC_INLINE void add_blocks(float *sums, const struct pool *p, enum fcc_dtype dtype, const uint32_t *ids, int64_t n,
-                           const float *weights, int64_t first, const int blocks, const bool weighted, const bool prefetch)
-{
-    const int64_t size = dtype == FCC_F32 ? 4 : 2;
-    const int64_t bytes = prefetched_bytes(p);
-    const unsigned char *rows = p->rows + first * BLOCK * size;
-    int64_t last = (block_start(p->dim, first + blocks - 1) - first * BLOCK) * size;
-    f32x16 sum[4] = {{0}}, v = {0};
-
-    memcpy(sum, sums + first * BLOCK, (size_t)blocks * sizeof(v));
-    for (int64_t i = 0; i < n; i++) {
-        const unsigned char *row = rows + (size_t)ids[i] * p->row_bytes;
-        if (prefetch)
-            row_prefetch(p, ids[i + AHEAD], bytes);
-#pragma GCC unroll 4
-        for (int j = 0; j < blocks; j++) {
-            f32x16_load(&v, row + (j == blocks - 1 ? last : (int64_t)j * BLOCK * size), dtype);
-            sum[j] += weighted ? v * weights[i] : v;
-        }
-    }
-    memcpy(sums + first * BLOCK, sum, (size_t)blocks * sizeof(v));
-}
-
-/* add_blocks() for rows shorter than a block. */
-FCC_INLINE void add_short(float *sums, const struct pool *p, enum fcc_dtype dtype, const uint32_t *ids, int64_t n,
-                          const float *weights, const bool weighted)
-{
-    const size_t size = dtype == FCC_F32 ? 4 : 2;
-    const int64_t bytes = prefetched_bytes(p);
-    unsigned char row[sizeof(f32x16)] = {0};
-    f32x16 sum, v = {0};
-
-    memcpy(&sum, sums, sizeof(sum));
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(row, p->rows + (size_t)ids[i] * p->row_bytes, (size_t)p->dim * size);
-        row_prefetch(p, ids[i + AHEAD], bytes);
-        f32x16_load(&v, row, dtype);
-        sum += weighted ? v * weights[i] : v;
-    }
-    memcpy(sums, &sum, sizeof(sum));
-}
-
-FCC_INLINE void add_rows(float *sums, const struct pool *p, enum fcc_dtype dtype, const uint32_t *ids, int64_t n,
-                         const float *weights, const bool weighted)
-{
-    int64_t block = 0, blocks = blocks_of(p->dim);
-
-    if (p->dim < BLOCK) {
-        add_short(sums, p, dtype, ids, n, weights, weighted);
-        return;
-    }
-    if (blocks >= 4)
-        add_blocks(sums, p, dtype, ids, n, weights, 0, 4, weighted, true);
-    else if (blocks >= 2)
-        add_blocks(sums, p, dtype, ids, n, weights, 0, 2, weighted, true);
-    else
-        add_blocks(sums, p, dtype, ids, n, weights, 0, 1, weighted, true);
-    block = blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
-    for (; block + 4 <= blocks; block += 4)
-        add_blocks(sums, p, dtype, ids, n, weights, block, 4, weighted, false);
-    for (; block < blocks; block++)
-        add_blocks(sums, p, dtype, ids, n, weights, block, 1, weighted, false);
-}
-
-#define ADD_ROWS(name, dtype, weighted)                                                                                        \
-    FCC_CLONES                                                                                                                 \
-    static void name(float *sums, const struct pool *p, const uint32_t *ids, int64_t n, const float *weights)                  \
-    {                                                                                                                          \
-        add_rows(sums, p, dtype, ids, n, weights, weighted);                                                                   \
-    }
-ADD_ROWS(add_f32, FCC_F32, false)
-ADD_ROWS(add_f16, FCC_F16, false)
-ADD_ROWS(add_bf16, FCC_BF16, false)
-ADD_ROWS(add_f32_weighted, FCC_F32, true)
-ADD_ROWS(add_f16_weighted, FCC_F16, true)
-ADD_ROWS(add_bf16_weighted, FCC_BF16, true)
-
-typedef void add_rows_fn(float *sums, const struct pool *p, const uint32_t *ids, int64_t n, const float *weights);
-
-static add_rows_fn *add_rows_choose(const struct pool *p)
-{
     if (p->dtype == FCC_F16)
-        return p->weights ? add_f16_weighted : add_f16;
+        return p->weights ? loops->add_f16_weighted : loops->add_f16;
     if (p->dtype == FCC_BF16)
-        return p->weights ? add_bf16_weighted : add_bf16;
-    return p->weights ? add_f32_weighted : add_f32;
+        return p->weights ? loops->add_bf16_weighted : loops->add_bf16;
+    return p->weights ? loops->add_f32_weighted : loops->add_f32;
 }
 
 /* Stores the sums as elements; for a mean divided by the number of rows. */
@@ -241,7 +146,8 @@ static void store_result(unsigned char *out, float *sums, const struct pool *p, 
 static int pool_window(struct window *w, const struct pool *p, unsigned char *out, size_t out_bytes, float *sums,
                        struct error *e)
 {
-    add_rows_fn *add = add_rows_choose(p);
+    const struct lanes_table table = {p->rows, p->row_bytes, p->dim, prefetched_bytes(p)};
+    lanes_add *add = add_choose(p);
 
     for (int64_t i = 0; i < w->nbags; i++) {
         int64_t end = w->offsets[i + 1];
@@ -255,7 +161,7 @@ static int pool_window(struct window *w, const struct pool *p, unsigned char *ou
                 continue;
             }
             stop = stop < end ? stop : end;
-            add(sums, p, w->ids + (at - w->position), stop - at, p->weights ? p->weights + at : NULL);
+            add(sums, &table, w->ids + (at - w->position), stop - at, p->weights ? p->weights + at : NULL);
             at = stop;
         }
         store_result(out + (size_t)i * out_bytes, sums, p, end - w->offsets[i]);

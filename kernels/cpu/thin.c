@@ -1,174 +1,20 @@
-/* SPDX-License-Identifier: MIT
- *
- * thin.c - products of a few rows with a large matrix: dot products with STREAMS rows of the matrix at a time.
- *
- * The speed is bound by reading the matrix, so the order of reading matters. Rows are read in bands of BAND. A band is
- * divided into STREAMS runs of whole rows, which are read side by side, each from its first byte to its last. The hardware
- * prefetcher follows each run; when one enters the next page, where the prefetcher starts again, the others continue. A
- * single run, or runs of neighbouring rows (each as long as one row), lose an eighth to a fifth of the memory bandwidth. So
- * does software prefetching 1 to 16 KiB ahead (tests/bench/TRIED.md).
- *
- * Each product has SUMS running sums of 16 elements; with STREAMS products enough additions are in flight. With several rows
- * of a, rows of b are read in pieces that stay in the first-level cache until all rows of a have used them.
- */
+/* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/thin.h"
 
-#include <assert.h>
+#include <string.h>
 
-#include "kernels/plan/dtype.h"
-
-enum {
-    STREAMS = 4,
-    BAND = 64, /* rows; a multiple of STREAMS. With 16 rows it loses 4 %, with 1024 and more 4 to 8 % (64 MiB of f32) */
-    SUMS = 2,
-};
-
-static_assert(THIN_PIECE % (16 * SUMS) == 0, "a piece ends with whole steps");
-
-typedef float f32x4 __attribute__((vector_size(16)));
-
-/* Loads the last n elements of a row, 1 to 15, with zeros before or behind them. at: the first element. */
-FCC_INLINE void load_rest(f32x16 *out, const unsigned char *src, enum fcc_dtype dtype, int64_t at, int64_t n)
-{
-    const int64_t size = f32x16_source_bytes(dtype);
-    const u32x16 index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
-    if (at + n < 16) {
-        _Alignas(64) unsigned char rest[64] = {0};
-        memcpy(rest, src + at * size, (size_t)n * (size_t)size);
-        f32x16_load(out, rest, dtype);
-    } else { /* loads the row's last 16 elements; those that were already added are replaced by zeros */
-        f32x16_load(out, src + (at + n - 16) * size, dtype);
-        *out = (f32x16)((u32x16)*out & (u32x16)(index >= (uint32_t)(16 - n)));
-    }
-}
-
-/* Folds sixteen sums into four, as a tree. */
-FCC_INLINE void sums_fold(f32x4 *out, const f32x16 *v)
-{
-    f32x4 q[4];
-
-    memcpy(q, v, sizeof(q));
-    *out = (q[0] + q[2]) + (q[1] + q[3]);
-}
-
-enum { CODES = 64 }; /* of e4m3 that are converted together */
-
-/* The whole CODES of a row of e4m3, of each stream. Returns how many elements that were. */
-FCC_INLINE int64_t dots_f8(const float *a, const unsigned char *b, int64_t row_bytes, int64_t k, const int streams,
-                           int64_t apart, f32x16 sums[STREAMS][SUMS])
-{
-    int64_t i = 0;
-
-    for (; i + CODES <= k; i += CODES)
-#pragma GCC unroll 4
-        for (int s = 0; s < streams; s++) {
-            float codes[CODES];
-            f32x16 x, v;
-            f8e4m3_load(codes, b + s * apart * row_bytes + i, CODES);
-#pragma GCC unroll 4
-            for (int u = 0; u < CODES / 16; u++) {
-                memcpy(&x, a + i + u * 16, sizeof(x));
-                memcpy(&v, codes + u * 16, sizeof(v));
-                sums[s][u % SUMS] += x * v;
-            }
-        }
-    return i;
-}
-
-/* c[s * apart] += a . row number s * apart of b, for `streams` rows of k elements. `streams` is a constant. */
-FCC_INLINE void dots(const float *a, const unsigned char *b, enum fcc_dtype dtype, int64_t row_bytes, int64_t k,
-                     const int streams, int64_t apart, float *c)
-{
-    const int64_t size = f32x16_source_bytes(dtype), step = 16 * SUMS;
-    f32x16 sums[STREAMS][SUMS] = {{{0}}}, x, v;
-    int64_t i = dtype == FCC_F8E4M3 ? dots_f8(a, b, row_bytes, k, streams, apart, sums) : 0;
-
-    for (; i + step <= k; i += step)
-#pragma GCC unroll 2
-        for (int u = 0; u < SUMS; u++) {
-            memcpy(&x, a + i + u * 16, sizeof(x));
-#pragma GCC unroll 4
-            for (int s = 0; s < streams; s++) {
-                f32x16_load(&v, b + s * apart * row_bytes + (i + u * 16) * size, dtype);
-                sums[s][u] += x * v;
-            }
-        }
-    if (i + 16 <= k) {
-        memcpy(&x, a + i, sizeof(x));
-#pragma GCC unroll 4
-        for (int s = 0; s < streams; s++) {
-            f32x16_load(&v, b + s * apart * row_bytes + i * size, dtype);
-            sums[s][0] += x * v;
-        }
-        i += 16;
-    }
-    if (i < k) {
-        load_rest(&x, (const unsigned char *)a, FCC_F32, i, k - i);
-#pragma GCC unroll 4
-        for (int s = 0; s < streams; s++) {
-            load_rest(&v, b + s * apart * row_bytes, dtype, i, k - i);
-            sums[s][1] += x * v;
-        }
-    }
-#pragma GCC unroll 4
-    for (int s = 0; s < streams; s++) {
-        f32x4 four;
-        sums[s][0] += sums[s][1];
-        sums_fold(&four, &sums[s][0]);
-        c[s * apart] += (four[0] + four[2]) + (four[1] + four[3]);
-    }
-}
-
-/* Multiplies all rows of a with row j of b and the rows at distances `apart` behind it. */
-FCC_INLINE void rows_multiply(int64_t m, int64_t j, int64_t k, const float *a, int64_t lda, const unsigned char *b,
-                              enum fcc_dtype dtype, int64_t ldb, float *c, int64_t ldc, const int streams, int64_t apart)
-{
-    const int64_t size = f32x16_source_bytes(dtype), piece = m == 1 ? k : THIN_PIECE;
-
-    for (int64_t q = 0; q < k; q += piece)
-        for (int64_t i = 0; i < m; i++)
-            dots(a + i * lda + q, b + (j * ldb + q) * size, dtype, ldb * size, k - q < piece ? k - q : piece, streams, apart,
-                 c + i * ldc + j);
-}
-
-FCC_INLINE void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const unsigned char *b,
-                         enum fcc_dtype dtype, int64_t ldb, bool add, float *c, int64_t ldc)
-{
-    for (int64_t i = 0; i < m && !add; i++)
-        memset(c + i * ldc, 0, (size_t)n * sizeof(*c));
-    for (int64_t band = 0; band < n; band += BAND) {
-        int64_t rows = n - band < BAND ? n - band : BAND, apart = rows / STREAMS;
-        for (int64_t j = 0; j < apart; j++)
-            rows_multiply(m, band + j, k, a, lda, b, dtype, ldb, c, ldc, STREAMS, apart);
-        for (int64_t j = apart * STREAMS; j < rows; j++)
-            rows_multiply(m, band + j, k, a, lda, b, dtype, ldb, c, ldc, 1, 0);
-    }
-}
-
-/* A function for each dtype, with the dtype as a constant. */
-#define X(name, dtype)                                                                                                         \
-    FCC_CLONES                                                                                                                 \
-    static void name(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const unsigned char *b, int64_t ldb,        \
-                     bool add, float *c, int64_t ldc)                                                                          \
-    {                                                                                                                          \
-        multiply(m, n, k, a, lda, b, dtype, ldb, add, c, ldc);                                                                 \
-    }
-X(multiply_f32, FCC_F32)
-X(multiply_f16, FCC_F16)
-X(multiply_bf16, FCC_BF16)
-X(multiply_f8, FCC_F8E4M3)
-#undef X
+#include "kernels/cpu/lanes/lanes.h"
 
 void thin_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const void *b, enum fcc_dtype dtype,
                    int64_t ldb, bool add, float *c, int64_t ldc)
 {
-    if (dtype == FCC_F16)
-        multiply_f16(m, n, k, a, lda, b, ldb, add, c, ldc);
-    else if (dtype == FCC_BF16)
-        multiply_bf16(m, n, k, a, lda, b, ldb, add, c, ldc);
-    else if (dtype == FCC_F8E4M3)
-        multiply_f8(m, n, k, a, lda, b, ldb, add, c, ldc);
-    else
-        multiply_f32(m, n, k, a, lda, b, ldb, add, c, ldc);
+    const struct lanes_loops *loops = lanes_loops(LANES_WIDEST);
+    lanes_multiply *multiply = dtype == FCC_F16      ? loops->multiply_f16
+                               : dtype == FCC_BF16   ? loops->multiply_bf16
+                               : dtype == FCC_F8E4M3 ? loops->multiply_f8
+                                                     : loops->multiply_f32;
+
+    for (int64_t i = 0; i < m && !add; i++)
+        memset(c + i * ldc, 0, (size_t)n * sizeof(*c));
+    multiply(m, n, k, a, lda, b, ldb, c, ldc);
 }

@@ -47,6 +47,11 @@ typedef struct {
 } f16x4_f16c;
 extern bool dtype_f16c; /* set before main() */
 
+FCC_INLINE void f16c_load4(f32x4_f16c *out, const void *src)
+{
+    __asm__("vcvtph2ps %1, %0" : "=x"(*out) : "m"(*(const f16x4_f16c *)src));
+}
+
 FCC_INLINE void f16c_load(f32x16 *out, const void *src)
 {
     const f16x4_f16c *from = src;
@@ -54,7 +59,7 @@ FCC_INLINE void f16c_load(f32x16 *out, const void *src)
 
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
-        __asm__("vcvtph2ps %1, %0" : "=x"(v[i]) : "m"(from[i]));
+        f16c_load4(&v[i], from + i);
     *out = __builtin_shufflevector(__builtin_shufflevector(v[0], v[1], 0, 1, 2, 3, 4, 5, 6, 7),
                                    __builtin_shufflevector(v[2], v[3], 0, 1, 2, 3, 4, 5, 6, 7), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9,
                                    10, 11, 12, 13, 14, 15);

@@ -13,6 +13,7 @@
 #include "tests/kernels/kernel_gemv.h"
 #include "tests/kernels/kernel_scatter.h"
 
+#include "kernels/cpu/lanes/lanes.h"
 #include "kernels/plan/dtype.h"
 
 /* ---- f16, bf16 and e4m3 ---- */
@@ -124,6 +125,71 @@ static void test_f8(void **state)
     }
 }
 
+/* ---- loops for each width of vectors ---- */
+
+enum { LANES_M = 3, LANES_N = 70, LANES_K = 1100, LANES_ROWS = 50, LANES_IDS = 40 };
+
+/* Inputs, and what the loops of one width make of them. */
+struct lanes_case {
+    float a[LANES_M * LANES_K], f32[LANES_N * LANES_K], weights[LANES_IDS];
+    unsigned char b[LANES_N * LANES_K * 2];
+    uint32_t ids[LANES_IDS + LANES_AHEAD];
+};
+struct lanes_made {
+    float products[4][LANES_M * LANES_N], sums[6][512];
+};
+
+static void lanes_make(const struct lanes_loops *l, const struct lanes_case *c, int64_t k, int64_t dim, struct lanes_made *out)
+{
+    lanes_multiply *const multiply[] = {l->multiply_f32, l->multiply_f16, l->multiply_bf16, l->multiply_f8};
+    lanes_add *const add[] = {l->add_f32,          l->add_f16,          l->add_bf16,
+                              l->add_f32_weighted, l->add_f16_weighted, l->add_bf16_weighted};
+
+    memset(out, 0, sizeof(*out));
+    for (int i = 0; i < 4; i++)
+        multiply[i](LANES_M, LANES_N, k, c->a, k, i == 0 ? (const unsigned char *)c->f32 : c->b, k, out->products[i], LANES_N);
+    for (int i = 0; i < 6; i++) {
+        const bool is_f32 = i % 3 == 0;
+        const struct lanes_table t = {is_f32 ? (const unsigned char *)c->f32 : c->b, (size_t)dim * (is_f32 ? 4 : 2), dim, 0};
+        add[i](out->sums[i], &t, c->ids, LANES_IDS, i < 3 ? NULL : c->weights);
+    }
+}
+
+/* Whatever a processor's vectors, the bits are those of the narrowest ones: products are exact here, as the widest ones round them with the sum. */
+static void test_lanes(void **state)
+{
+    struct lanes_case *c = calloc(1, sizeof(*c));
+    struct lanes_made *narrow = malloc(sizeof(*narrow)), *wide = malloc(sizeof(*wide));
+
+    (void)state;
+    assert_true(c && narrow && wide && lanes_loops(16)->bytes == 16 && lanes_loops(LANES_WIDEST)->bytes >= 16);
+    for (size_t i = 0; i < LANES_N * LANES_K; i++) {
+        c->f32[i] = (float)random_below(2000) / 512 - 1;
+        c->b[2 * i] = (unsigned char)(random_below(2) << 7 | random_below(0x7f)); /* no infinity and no NaN, whichever dtype */
+        c->b[2 * i + 1] = (unsigned char)random_below(0x78);
+    }
+    for (size_t i = 0; i < LANES_M * LANES_K; i++)
+        c->a[i] = (float)random_below(2000) / 512 - 2;
+    for (size_t i = 0; i < LANES_IDS + LANES_AHEAD; i++)
+        c->ids[i] = random_below(LANES_ROWS);
+    for (size_t i = 0; i < LANES_IDS; i++)
+        c->weights[i] = (float)random_below(100) / 64;
+    for (int round = 0; round < 200; round++) {
+        const int64_t k = 1 + random_below(LANES_K), dim = 1 + random_below(500);
+        lanes_make(lanes_loops(16), c, k, dim, narrow);
+        for (int bytes = 32; bytes <= LANES_WIDEST; bytes *= 2) {
+            lanes_make(lanes_loops(bytes), c, k, dim, wide);
+            for (int i = 0; i < 4; i++)
+                assert_memory_equal(narrow->products[i], wide->products[i], sizeof(narrow->products[i]));
+            for (int i = 0; i < 6; i++)
+                assert_memory_equal(narrow->sums[i], wide->sums[i], sizeof(narrow->sums[i]));
+        }
+    }
+    free(c);
+    free(narrow);
+    free(wide);
+}
+
 /* ---- the rest ---- */
 
 static void test_noop(void **state)
@@ -167,8 +233,12 @@ int main(void)
         cmocka_unit_test(test_gemm_rows), cmocka_unit_test(test_gemm_sums), cmocka_unit_test(test_gemm_epilogue),              \
         cmocka_unit_test(test_sums_epilogue), cmocka_unit_test(test_scatter), cmocka_unit_test(test_sums_any_order),           \
         cmocka_unit_test(test_gather), cmocka_unit_test(test_gather_epilogue), cmocka_unit_test(test_noop)
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes), cmocka_unit_test(test_dtypes_without_f16c),
-                                       cmocka_unit_test(test_f8), ON_ALL_DEVICES, cmocka_unit_test(test_scratch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dtypes),
+                                       cmocka_unit_test(test_dtypes_without_f16c),
+                                       cmocka_unit_test(test_f8),
+                                       cmocka_unit_test(test_lanes),
+                                       ON_ALL_DEVICES,
+                                       cmocka_unit_test(test_scratch)};
     const struct CMUnitTest on_gpus[] = {ON_ALL_DEVICES};
 #undef ON_ALL_DEVICES
     const char *seed = getenv("FCC_TEST_SEED");
