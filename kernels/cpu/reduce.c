@@ -53,14 +53,21 @@ static void add_in_order(unsigned char *sum, const unsigned char *const terms[],
 {
     size_t whole = n / 16 * 16;
 
-    for (size_t i = 0; i < whole; i += 16) {
-        f32x16 total, v;
-        memcpy(&total, terms[0] + i * sizeof(float), sizeof(total));
+    for (size_t i = 0; i < whole; i += 16) { /* vectors that all processors have: memory is the limit */
+        f32x4 total[4], v;
+#pragma GCC unroll 4
+        for (size_t j = 0; j < 4; j++)
+            memcpy(&total[j], terms[0] + (i + 4 * j) * sizeof(float), sizeof(v));
         for (int t = 1; t < nterms; t++) {
-            memcpy(&v, terms[t] + i * sizeof(float), sizeof(v));
-            total += v;
+#pragma GCC unroll 4
+            for (size_t j = 0; j < 4; j++) {
+                memcpy(&v, terms[t] + (i + 4 * j) * sizeof(float), sizeof(v));
+                total[j] += v;
+            }
         }
-        memcpy(sum + i * sizeof(float), &total, sizeof(total));
+#pragma GCC unroll 4
+        for (size_t j = 0; j < 4; j++)
+            memcpy(sum + (i + 4 * j) * sizeof(float), &total[j], sizeof(v));
     }
     for (size_t i = whole; i < n; i++) {
         float total, v;

@@ -42,17 +42,19 @@ int result_rows_place(const struct run *run)
 FCC_CLONES
 static float squares(const float *v, size_t n, float middle)
 {
-    f32x16 sums = {0}, piece;
+    f32x4 sums[4] = {{0}}, piece;
     size_t whole = n / 16 * 16;
     float all = 0;
 
-    for (size_t i = 0; i < whole; i += 16) {
-        memcpy(&piece, v + i, sizeof(piece));
-        piece -= middle;
-        sums += piece * piece;
-    }
+    for (size_t i = 0; i < whole; i += 16)
+#pragma GCC unroll 4
+        for (size_t j = 0; j < 4; j++) {
+            memcpy(&piece, v + i + 4 * j, sizeof(piece));
+            piece -= middle;
+            sums[j] += piece * piece;
+        }
     for (int i = 0; i < 16; i++)
-        all += sums[i];
+        all += sums[i / 4][i % 4];
     for (size_t i = whole; i < n; i++)
         all += (v[i] - middle) * (v[i] - middle);
     return all;

@@ -59,13 +59,50 @@ FCC_INLINE void from_f32(unsigned char *dst, const float *src, enum fcc_dtype dt
 FCC_CLONES
 static void f16_to_f32(float *dst, const unsigned char *src, size_t n)
 {
-    to_f32(dst, src, FCC_F16, n);
+    size_t i = 0;
+
+#ifdef FCC_F16C
+    for (; dtype_f16c && i + 4 <= n; i += 4) {
+        f32x4 v;
+        f16c_load4(&v, src + i * 2);
+        memcpy(dst + i, &v, sizeof(v));
+    }
+#endif
+    to_f32(dst + i, src + i * 2, FCC_F16, n - i);
+}
+
+/* Plain loops of a length that is known, of which the compiler makes vectors as wide as the processor's. */
+enum { BLOCK = 64 };
+
+FCC_INLINE void bf16_block_to_f32(float *restrict dst, const unsigned char *restrict src)
+{
+    for (int i = 0; i < BLOCK; i++) {
+        uint16_t h;
+        memcpy(&h, src + i * 2, sizeof(h));
+        const uint32_t bits = (uint32_t)h << 16;
+        memcpy(dst + i, &bits, sizeof(bits));
+    }
+}
+
+/* As f32x16_store_bf16(). */
+FCC_INLINE void bf16_block_from_f32(uint16_t *restrict dst, const float *restrict src)
+{
+    for (int i = 0; i < BLOCK; i++) {
+        uint32_t bits;
+        memcpy(&bits, src + i, sizeof(bits));
+        const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
+        dst[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+    }
 }
 
 FCC_CLONES
 static void bf16_to_f32(float *dst, const unsigned char *src, size_t n)
 {
-    to_f32(dst, src, FCC_BF16, n);
+    size_t i = 0;
+
+    for (; i + BLOCK <= n; i += BLOCK)
+        bf16_block_to_f32(dst + i, src + i * 2);
+    to_f32(dst + i, src + i * 2, FCC_BF16, n - i);
 }
 
 FCC_CLONES
@@ -77,13 +114,29 @@ static void f8e4m3_to_f32(float *dst, const unsigned char *src, size_t n)
 FCC_CLONES
 static void f16_from_f32(unsigned char *dst, const float *src, size_t n)
 {
-    from_f32(dst, src, FCC_F16, n);
+    size_t i = 0;
+
+#ifdef FCC_F16C
+    for (; dtype_f16c && i + 4 <= n; i += 4) {
+        f32x4 v;
+        memcpy(&v, src + i, sizeof(v));
+        f16c_store4(dst + i * 2, &v);
+    }
+#endif
+    from_f32(dst + i * 2, src + i, FCC_F16, n - i);
 }
 
 FCC_CLONES
 static void bf16_from_f32(unsigned char *dst, const float *src, size_t n)
 {
-    from_f32(dst, src, FCC_BF16, n);
+    size_t i = 0;
+
+    for (; i + BLOCK <= n; i += BLOCK) {
+        uint16_t h[BLOCK];
+        bf16_block_from_f32(h, src + i);
+        memcpy(dst + i * 2, h, sizeof(h));
+    }
+    from_f32(dst + i * 2, src + i, FCC_BF16, n - i);
 }
 
 void dtype_to_f32(float *dst, const void *src, enum fcc_dtype dtype, size_t n)

@@ -24,7 +24,9 @@
 #endif
 #define FCC_INLINE static inline __attribute__((always_inline))
 
-/* Passed by pointer only: by value they would have a different ABI in each clone. */
+/* Passed by pointer only: by value they would have a different ABI in each clone. In a loop, one that is wider than the processor's vectors is kept in memory:
+ * kernels/cpu/lanes/lanes.h. */
+typedef float f32x4 __attribute__((vector_size(16)));
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
@@ -41,13 +43,12 @@ void f8e4m3_from_f32(unsigned char *dst, const float *src, size_t n);
  * four at a time, since the lowest level has no wider vectors, and by the assembler's names, as the compiler's need the option. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FCC_F16C 1
-typedef float f32x4_f16c __attribute__((vector_size(16)));
 typedef struct {
     unsigned char bytes[8];
 } f16x4_f16c;
 extern bool dtype_f16c; /* set before main() */
 
-FCC_INLINE void f16c_load4(f32x4_f16c *out, const void *src)
+FCC_INLINE void f16c_load4(f32x4 *out, const void *src)
 {
     __asm__("vcvtph2ps %1, %0" : "=x"(*out) : "m"(*(const f16x4_f16c *)src));
 }
@@ -55,7 +56,7 @@ FCC_INLINE void f16c_load4(f32x4_f16c *out, const void *src)
 FCC_INLINE void f16c_load(f32x16 *out, const void *src)
 {
     const f16x4_f16c *from = src;
-    f32x4_f16c v[4];
+    f32x4 v[4];
 
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
@@ -65,14 +66,20 @@ FCC_INLINE void f16c_load(f32x16 *out, const void *src)
                                    10, 11, 12, 13, 14, 15);
 }
 
+FCC_INLINE void f16c_store4(void *dst, const f32x4 *v)
+{
+    __asm__("vcvtps2ph $0, %1, %0" : "=m"(*(f16x4_f16c *)dst) : "x"(*v)); /* 0: to nearest even */
+}
+
 FCC_INLINE void f16c_store(void *dst, const f32x16 *in)
 {
-    f32x4_f16c v[4];
+    f16x4_f16c *to = dst;
+    f32x4 v[4];
 
     memcpy(v, in, sizeof(v));
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
-        __asm__("vcvtps2ph $0, %1, %0" : "=m"(((f16x4_f16c *)dst)[i]) : "x"(v[i])); /* 0: to nearest even */
+        f16c_store4(to + i, &v[i]);
 }
 #endif
 

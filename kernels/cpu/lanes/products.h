@@ -23,8 +23,6 @@ enum {
 
 static_assert(THIN_PIECE % (16 * SUMS) == 0, "a piece ends with whole steps");
 
-typedef float f32x4 __attribute__((vector_size(16)));
-
 /* Loads the last n elements of a row, 1 to 15, with zeros before or behind them. at: the first element. */
 FCC_INLINE void load_rest(lanes *out, const unsigned char *src, enum fcc_dtype dtype, int64_t at, int64_t n)
 {

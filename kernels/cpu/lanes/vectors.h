@@ -28,7 +28,7 @@ FCC_INLINE void bf16_load(vector *out, const unsigned char *src)
 #ifdef FCC_F16C
 FCC_INLINE void f16_load(vector *out, const unsigned char *src)
 {
-    f32x4_f16c v[EACH / 4];
+    f32x4 v[EACH / 4];
 
 #pragma GCC unroll 4
     for (int i = 0; i < EACH / 4; i++)
