@@ -17,7 +17,7 @@ from fcc.distributed._vectors import Vector, aligned
 from fcc.distributed._work import Work
 from test_distributed import (async_rank, coalesced_rank, functional_rank, groups_rank, layouts_rank, moves_rank, premultiplied_rank,
                               reductions_rank)
-from test_distributed_ends import errors_rank
+from test_distributed_ends import errors_rank, slow_down
 from test_distributed_models import ddp, ddp_norm, zero
 
 ALIKE = ("all_reduce", "reduce", "broadcast")  # in place: in is out
@@ -168,14 +168,7 @@ def unsent_rank(slow):
     """As unsent_rank() of test_distributed_ends.py, of messages between GPUs."""
     messages = without_gpus()
     if dist.get_rank() == 0:
-        from fcc.distributed import _meeting
-        if slow is not None:
-            done = getattr(_meeting, slow)
-
-            def late(*args, **kwargs):
-                time.sleep(1)
-                return done(*args, **kwargs)
-            setattr(_meeting, slow, late)
+        slow_down(slow)
         lost = [messages.send(torch.ones(3), 1) for _ in range(3)]
         if slow == "Communicator":
             time.sleep(0.5)  # the other one has been invited, and joins

@@ -177,19 +177,25 @@ def test_death_in_backward(daemon, on_cpu, hooked):
     assert [well for well, _ in found] == [True, False], found
 
 
+def slow_down(name):
+    """What ranks do to meet, of this name, takes a second longer from now on. None: nothing does."""
+    from fcc.distributed import _meeting
+    if name is None:
+        return
+    done = getattr(_meeting, name)
+
+    def late(*args, **kwargs):
+        time.sleep(1)
+        return done(*args, **kwargs)
+    setattr(_meeting, name, late)
+
+
 def unsent_rank(slow, messages):
     """A rank leaves with messages that it has not sent: who waits for one of them hears that, instead of waiting for its time limit. slow: what takes
     that rank so long that it leaves meanwhile: to invite the other one, or to join it."""
     rank, size = world()
     if rank == 0:
-        from fcc.distributed import _meeting
-        if slow is not None:
-            done = getattr(_meeting, slow)
-
-            def late(*args, **kwargs):
-                time.sleep(1)
-                return done(*args, **kwargs)
-            setattr(_meeting, slow, late)
+        slow_down(slow)
         for _ in range(messages):
             dist.isend(torch.ones(3), 1)
         if slow == "Communicator":
