@@ -334,15 +334,25 @@ static uint32_t workgroups_for_packets(uint64_t bytes)
     return n;
 }
 
+/* Of each way, as many as it has work for: one more would take a channel that there is not, or waves whose lines have no place. */
+static uint32_t workgroups_of(const struct gpu_collective *w, enum way way)
+{
+    const uint64_t in = (uint64_t)w->in_elements * w->element_bytes, out = (uint64_t)w->out_elements * w->element_bytes;
+
+    switch (way) {
+    case PACKETS:
+        return workgroups_for_packets(in > out ? in : out);
+    case LINES:
+        return LINES_GROUPS;
+    default:
+        return (w->reduces ? REDUCE_TASKS : MOVE_TASKS) * RINGS_CHANNELS;
+    }
+}
+
 struct rings_launch rings_launch_of(const struct rings_call *c, bool bulk)
 {
     const struct gpu_collective *w = &c->what;
-    const uint64_t in = (uint64_t)w->in_elements * w->element_bytes, out = (uint64_t)w->out_elements * w->element_bytes;
     const enum way way = way_of(c);
-    const uint32_t workgroups = way == PACKETS ? workgroups_for_packets(in > out ? in : out)
-                                : way == LINES || (c->lines && !w->reduces)
-                                    ? (uint32_t)LINES_GROUPS
-                                    : (w->reduces ? REDUCE_TASKS : MOVE_TASKS) * RINGS_CHANNELS;
 
-    return {rings_kernel(w, way), workgroups, THREADS, way == PIECES && bulk ? (uint32_t)SHARED_BYTES : 0, 1};
+    return {rings_kernel(w, way), workgroups_of(w, way), THREADS, way == PIECES && bulk ? (uint32_t)SHARED_BYTES : 0, 1};
 }
