@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define GPU_PLUGIN_ABI 34u
+#define GPU_PLUGIN_ABI 35u
 #define GPU_MAX_GPUS 16
 #define GPU_COMPILER_TEXT 512                        /* bytes of what a compiler says of itself, with its NUL */
 #define GPU_SETS 2                                   /* sets of ranks that a plan's slices may have as destinations */
