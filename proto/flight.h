@@ -20,9 +20,9 @@
 #include "proto/proto.h"
 
 #define FLIGHT_MAGIC 0x746c6663u /* "cflt" */
-#define FLIGHT_VERSION 2u
+#define FLIGHT_VERSION 3u
 #define FLIGHT_OPERATORS 1000u /* of each communicator */
-#define FLIGHT_LOOKS 1000u     /* of what the ranks of each communicator have launched */
+#define FLIGHT_RUNS 1000u      /* of what the ranks of each communicator have launched */
 #define FLIGHT_COMMS 32u       /* communicators of a worker that are recorded at a time, those that have ended included */
 #define FLIGHT_RANKS 64        /* the first ranks, of which it is recorded who has come */
 
@@ -49,16 +49,28 @@ struct flight_record {
 };
 static_assert(sizeof(struct flight_record) == 64, "shared by processes");
 
-/* Runs that the ranks' own processes launch (kernels/gpu/bound.h) pass the worker by: it looks at them now and then. A look that finds that runs of an operator have
- * ended leaves a record of them. It is overwritten as a flight_record is. */
-struct flight_look {
-    _Atomic uint64_t look; /* counts the communicator's records of this kind from 1. 0: no record */
-    uint32_t prepared,
-        op; /* the operator's number, and enum fcc_op: the newest run's, where an operator runs several kinds (the rings of collectives) */
-    uint32_t last, n;           /* number of the last run that has ended, its lower half; how many have */
-    uint64_t from_ns, until_ns; /* they have ended after the one and before the other; CLOCK_MONOTONIC's */
+/* One run that the ranks' own processes have launched (kernels/gpu/bound.h): a run of a prepared operator, or a collective or product on streams, also in graphs. These pass
+ * the worker by. The ranks' kernels note their runs in the memory of their GPUs, where the worker reads the last ones now and then, so a record comes some time behind its run; of runs
+ * that follow each other faster than it reads there are none. Records of one operator are in the order of its runs; those of several are as they were found. A record is
+ * overwritten as a flight_record is, and written anew as long as ranks begin and end the run. */
+struct flight_run {
+    _Atomic uint64_t record; /* counts the communicator's records of this kind from 1. 0: no record */
+    uint64_t
+        number; /* of the run, from 1. All that goes through the rings of a communicator (kernels/gpu/rings.h) is counted together */
+    /* Times are CLOCK_MONOTONIC's, in ns, as the GPUs' clocks tell. 0: it has not come to that, or is not known */
+    uint64_t begun_ns;    /* the first rank's kernel began */
+    uint64_t came_ns;     /* the last one's did */
+    uint64_t ended_ns;    /* all ranks' have ended */
+    uint64_t bytes;       /* of the longer one of a rank's vectors; 0: not known */
+    uint32_t prepared;    /* the prepared operator's number */
+    uint16_t op;          /* enum fcc_op */
+    uint16_t came, ended; /* a bit for each rank: its kernel has begun, has ended. There are 16 at most */
+    uint8_t dtype;        /* enum fcc_dtype; 0: not known */
+    uint8_t given_up;     /* 1: the ranks did different things, and no rank has done it */
+    uint8_t first, last;  /* the ranks that began first and last, so far */
+    uint8_t zero[2];
 };
-static_assert(sizeof(struct flight_look) == 40, "shared by processes");
+static_assert(sizeof(struct flight_run) == 64, "shared by processes");
 
 /* What is under way of them. */
 struct flight_launched {
@@ -89,10 +101,10 @@ struct flight_comm {
     struct flight_launched launched;
     char pad[4096 - 864];
     struct flight_record records[FLIGHT_OPERATORS]; /* turn t at [(t - 1) % FLIGHT_OPERATORS] */
-    struct flight_look looks[FLIGHT_LOOKS];         /* look l at [(l - 1) % FLIGHT_LOOKS] */
-    char pad_end[110592 - 4096 - 64 * FLIGHT_OPERATORS - 40 * FLIGHT_LOOKS];
+    struct flight_run runs[FLIGHT_RUNS];            /* record r at [(r - 1) % FLIGHT_RUNS] */
+    char pad_end[135168 - 4096 - 64 * FLIGHT_OPERATORS - 64 * FLIGHT_RUNS];
 };
-static_assert(sizeof(struct flight_comm) == 110592 && sizeof(struct flight_comm) % 4096 == 0,
+static_assert(sizeof(struct flight_comm) == 135168 && sizeof(struct flight_comm) % 4096 == 0,
               "shared by processes; whole pages");
 
 struct flight {
@@ -103,7 +115,7 @@ struct flight {
     char pad[4096 - 24];
     struct flight_comm comms[FLIGHT_COMMS];
 };
-/* What is behind `turn`, `look` or `number`, in whole words of 8 bytes, which no number spans, written anew (from NULL: zeros), and read. Each store is a release, so whoever sees one of them does not find the
+/* What is behind `turn`, `record` or `number`, in whole words of 8 bytes, which no number spans, written anew (from NULL: zeros), and read. Each store is a release, so whoever sees one of them does not find the
  * number from before the 0 any more; each load is an acquire, so the reader's second look at the number comes behind all of them. */
 typedef uint64_t __attribute__((may_alias)) flight_word;
 static inline void flight_words_store(void *to, const void *from, size_t bytes)
@@ -118,7 +130,7 @@ static inline void flight_words_load(void *to, const void *from, size_t bytes)
 }
 static_assert(offsetof(struct flight_record, number) == sizeof(flight_word) &&
                   offsetof(struct flight_comm, state) == sizeof(flight_word) &&
-                  offsetof(struct flight_look, prepared) == sizeof(flight_word) &&
+                  offsetof(struct flight_run, number) == sizeof(flight_word) &&
                   offsetof(struct flight_comm, records) % sizeof(flight_word) == 0,
               "words");
 static_assert(sizeof(struct flight) == 4096 + FLIGHT_COMMS * sizeof(struct flight_comm), "shared by processes");

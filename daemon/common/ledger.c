@@ -71,11 +71,11 @@ void flight_comm_copy(const struct flight_comm *from, struct flight_comm *to)
         flight_words_load((char *)&to->records[i] + sizeof(turn), (const char *)r + sizeof(turn), sizeof(*r) - sizeof(turn));
         to->records[i].turn = atomic_load_explicit(&r->turn, memory_order_relaxed) == turn ? turn : 0;
     }
-    for (unsigned i = 0; i < FLIGHT_LOOKS; i++) {
-        const struct flight_look *l = &from->looks[i];
-        uint64_t look = atomic_load_explicit(&l->look, memory_order_acquire);
-        flight_words_load((char *)&to->looks[i] + sizeof(look), (const char *)l + sizeof(look), sizeof(*l) - sizeof(look));
-        to->looks[i].look = atomic_load_explicit(&l->look, memory_order_relaxed) == look ? look : 0;
+    for (unsigned i = 0; i < FLIGHT_RUNS; i++) {
+        const struct flight_run *r = &from->runs[i];
+        uint64_t record = atomic_load_explicit(&r->record, memory_order_acquire);
+        flight_words_load((char *)&to->runs[i] + sizeof(record), (const char *)r + sizeof(record), sizeof(*r) - sizeof(record));
+        to->runs[i].record = atomic_load_explicit(&r->record, memory_order_relaxed) == record ? record : 0;
     }
     if (atomic_load_explicit(&from->number, memory_order_relaxed) != number)
         to->number = 0;

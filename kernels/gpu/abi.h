@@ -9,7 +9,7 @@
  * Ownership: the plug-in frees what it has made. Threads: one thread calls all functions, with these exceptions.
  * launch_numbers() and launch_start() of different GPUs may be called by several threads at a time, while nothing else is
  * called. health() may be called by one other thread at any time. copy_in() and writes_flush() are called by one other thread,
- * at any time, and rule_start() and words_look() by one more, at any time after open() of their GPUs.
+ * at any time, and rule_start() and words_look() by one more, and clock_read() and records_read() by a further one, at any time after open() of their GPUs.
  */
 #ifndef FCC_KERNELS_GPU_ABI_H
 #define FCC_KERNELS_GPU_ABI_H
@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "kernels/plan/exchange/run_record.h"
 #include "kernels/plan/slice.h"
 #include "kernels/plan/spec.h"
 #include "proto/base/error.h"
@@ -42,6 +43,8 @@ extern "C" {
 #define GPU_FLAG_RUN (GPU_FLAGS + 1) /* directly behind the failure epoch: both are loaded at once */
 #define GPU_FLAG_DONE (GPU_FLAGS + 2)
 #define GPU_FLAG_WORDS (GPU_FLAG_DONE + GPU_MAX_GPUS)
+/* Bound operators: what follows the flags: struct run_record[RUN_RECORDS], of the operator's last runs. */
+#define GPU_RECORDS_AT ((GPU_FLAG_WORDS * sizeof(uint64_t) + 255) / 256 * 256)
 
 /* ---- arguments of kernels ------------------------------------------------------------------------------------ */
 
@@ -410,6 +413,12 @@ struct gpu_run {
 struct gpu_launch;
 struct gpu_code;
 
+/* The same moment by a GPU's clock and by CLOCK_MONOTONIC, and how many ns a tick of the former is. */
+struct gpu_moment {
+    uint64_t clock, ns;
+    double rate;
+};
+
 /* A run of a rule of a tracker. */
 struct gpu_rule_run {
     int gpu;                 /* whose queue: of the memory that is read; of additions: of the memory that is added to */
@@ -509,6 +518,13 @@ struct gpu_plugin {
      * too. It waits for no other work than earlier looks. Does not block. */
     int (*words_look)(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number,
                       struct error *e);
+
+    /* ---- what ranks' own kernels have noted of their runs (run_record.h) ---- */
+
+    /* Reads the clock by which they have. Takes some 0.1 ms of the GPU, and waits for a place there, but not for ever. */
+    int (*clock_read)(int gpu, struct gpu_moment *out, struct error *e);
+    /* Copies memory of the GPU. Waits for nothing but the copy. */
+    int (*records_read)(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e);
 
     /* ---- generated code (kernels/generate/generate.h). compiler() and code_compile() are called by threads that need not be the engine: compiler() by one
      * at a time, code_compile() by several. ---- */

@@ -4,7 +4,7 @@
  * plug-in that a client calls. (The client's process loads the plug-in, too.) Plain C and C++.
  *
  * The worker makes a plan for each rank, as for an operator that it launches itself, and control memory for each rank (an
- * `area`): its flags (GPU_FLAG_WORDS), then its packet memory (slots), then its staging memory. The client imports all ranks' control memory and, unless only packets are sent, the other ranks' results. It
+ * `area`): its flags (GPU_FLAG_WORDS), then what its kernels note of their runs (run_record.h), then its packet memory (slots), then its staging memory. The client imports all ranks' control memory and, unless only packets are sent, the other ranks' results. It
  * gives the plug-in the plan and the addresses.
  *
  * Runs have epochs of the operator's own, which follow each other, so its flags grow. A packet's stamp is the lower half of its epoch.
@@ -147,7 +147,7 @@ struct gpu_repeated_run {
 };
 
 /* Offset of the packet memory in control memory. */
-#define GPU_PREPARED_SLOTS_AT ((GPU_FLAG_WORDS * sizeof(uint64_t) + 255) / 256 * 256)
+#define GPU_PREPARED_SLOTS_AT ((GPU_RECORDS_AT + RUN_RECORDS * sizeof(struct run_record) + 255) / 256 * 256)
 
 /* A rule of a tracker, in host memory, as the GPU addresses it (session.h, struct fcc_rule_state and fcc_tracker_memory). */
 struct gpu_rule_words {

@@ -126,7 +126,7 @@ static inline int gpu_prepared_shape_check(const struct gpu_prepared_plan *plan,
 static inline int gpu_prepared_slots_check(const struct gpu_prepared_plan *plan, struct error *e)
 {
     const struct gpu_shape *s = &plan->shape;
-    uint64_t words = GPU_FLAG_WORDS * sizeof(uint64_t);
+    uint64_t words = GPU_RECORDS_AT + RUN_RECORDS * sizeof(struct run_record);
 
     if (plan->slots_at < words || plan->slots_at > UINT32_MAX || plan->slots_at % GPU_PREPARED_ALIGN ||
         plan->slots_bytes % GPU_PREPARED_ALIGN || plan->slots_bytes > UINT64_MAX / 4)

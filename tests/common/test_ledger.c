@@ -36,10 +36,13 @@ static void write_always(struct worker *w)
             flight_came(f, turn, 0, 0, stamp(comm, turn));
             flight_begun(f, turn, stamp(comm, turn), 0, stamp(comm, turn));
             flight_ended(f, turn, 0, stamp(comm, turn));
-            flight_looked(
-                f, turn,
-                &(struct flight_look){
-                    .prepared = comm, .last = (uint32_t)turn, .from_ns = stamp(comm, turn), .until_ns = stamp(comm, turn)});
+            for (int anew = 0; anew < 2; anew++) /* it has begun, and ended */
+                flight_ran(f, &(struct flight_run){.record = turn,
+                                                   .number = turn,
+                                                   .prepared = comm,
+                                                   .begun_ns = stamp(comm, turn),
+                                                   .came_ns = stamp(comm, turn),
+                                                   .ended_ns = anew ? stamp(comm, turn) : 0});
         }
         flight_close(f, FLIGHT_COMM_LEFT, 0, "");
     }
@@ -53,12 +56,12 @@ static bool is_whole(const struct flight_record *r, uint32_t comm, unsigned at)
                             (!r->begun_ns || r->begun_ns == is) && (!r->ended_ns || r->ended_ns == is));
 }
 
-static bool is_whole_look(const struct flight_look *l, uint32_t comm, unsigned at)
+static bool is_whole_run(const struct flight_run *r, uint32_t comm, unsigned at)
 {
-    uint64_t is = stamp(comm, l->look);
+    uint64_t is = stamp(comm, r->record);
 
-    return l->look == 0 || ((l->look - 1) % FLIGHT_LOOKS == at && l->prepared == comm && l->last == (uint32_t)l->look &&
-                            l->from_ns == is && l->until_ns == is);
+    return r->record == 0 || ((r->record - 1) % FLIGHT_RUNS == at && r->prepared == comm && r->number == r->record &&
+                              r->begun_ns == is && r->came_ns == is && (!r->ended_ns || r->ended_ns == is));
 }
 
 static void copies_are_whole(void)
@@ -66,7 +69,7 @@ static void copies_are_whole(void)
     struct worker w = WORKER_CLOSED(-1);
     struct flight_comm *copy = calloc(1, sizeof(*copy));
     struct meters *meters;
-    unsigned records = 0, looks = 0, comms = 0;
+    unsigned records = 0, runs = 0, comms = 0;
     int status;
 
     w.ledger = ledger_make();
@@ -84,15 +87,15 @@ static void copies_are_whole(void)
                              (unsigned long long)copy->records[i].arrived_ns, (unsigned long long)copy->records[i].number);
             records += copy->records[i].turn != 0;
         }
-        for (unsigned i = 0; copy->number && i < FLIGHT_LOOKS; i++) {
-            CHECK(is_whole_look(&copy->looks[i], copy->number, i));
-            looks += copy->looks[i].look != 0;
+        for (unsigned i = 0; copy->number && i < FLIGHT_RUNS; i++) {
+            CHECK(is_whole_run(&copy->runs[i], copy->number, i));
+            runs += copy->runs[i].record != 0;
         }
         CHECK(!copy->number || copy->nranks == copy->number % 1000 + 1);
         comms += copy->number != 0;
         CHECK(waitpid(pid, &status, WNOHANG) == 0);
     }
-    CHECK(records > COPIES && looks > COPIES);
+    CHECK(records > COPIES && runs > COPIES);
     CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, &status, 0) == pid);
     ledger_close(w.flight);
     (void)close(w.ledger);

@@ -392,6 +392,8 @@ const struct gpu_plugin *gpu_plugin(void)
         .writes_flush = fake_writes_flush,
         .rule_start = fake_rule_start,
         .words_look = fake_words_look,
+        .clock_read = fake_clock_read,
+        .records_read = fake_records_read,
         .compiler = fake_compiler,
         .code_compile = fake_code_compile,
         .code_load = fake_code_load,

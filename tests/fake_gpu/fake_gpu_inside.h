@@ -6,7 +6,7 @@
  *   fake_gpu_memory.c   its memory, and who may touch it
  *   fake_gpu_kernel.c   a GPU's thread, which runs what is in its queue
  *   fake_gpu_side.c     another one, of its side stream: stores in passing
- *   fake_gpu_rules.c    another one, of its queue of rules; and what clients' streams do for rules
+ *   fake_gpu_rules.c    another one, of its queue of rules; what clients' streams do for rules; and what runs note, and its reading
  *   fake_gpu_code.c     the compiler of programs' steps, and what it makes
  *   fake_gpu_nodes.c    what kernels do besides over several nodes
  *   fake_gpu_vector.c   collectives
@@ -110,10 +110,18 @@ int fake_launch_code(struct gpu_launch *l, const struct gpu_code *code, struct e
 int fake_rule_start(const struct gpu_rule_run *run, struct error *e);
 int fake_words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], uint64_t *done, uint64_t number,
                     struct error *e);
+/* What runs have noted; by the reading thread. */
+int fake_clock_read(int gpu, struct gpu_moment *out, struct error *e);
+int fake_records_read(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e);
+/* A fake GPU's clock, which has another beginning than CLOCK_MONOTONIC, and slower ticks. A run's record, as its kernel notes it. */
+uint64_t fake_clock(void);
+void fake_record_begin(struct run_record *records, uint32_t n, uint64_t run, uint64_t what);
+void fake_record_end(struct run_record *records, uint32_t n, uint64_t run, bool given_up);
 int fake_rule_add(const struct gpu_rule_words *words, uint64_t n, void *stream, struct error *e);
 int fake_rule_await(const struct gpu_rule_words *words, void *stream, struct error *e);
 int fake_rule_run(const struct gpu_rule_words *words, const struct gpu_rule_work *work, void *stream, struct error *e);
 /* fake_gpu_memory.c: all that it touches is known. */
+void memory_check(uint64_t at, uint64_t bytes);
 void rule_task_check(const struct rule_task *t);
 void *ruler_main(void *gpu);
 

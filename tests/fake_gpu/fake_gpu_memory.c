@@ -258,6 +258,13 @@ void fake_memory_free(struct gpu_memory *m)
         (void)munmap(pointer(m->address), bytes);
 }
 
+void memory_check(uint64_t at, uint64_t bytes)
+{
+    const struct range r = range_check(at, ON_GPU, "records in unknown memory");
+
+    wrong(bytes == 0 || bytes % sizeof(uint64_t) || bytes > r.begin + r.bytes - at, "records beyond their memory");
+}
+
 int fake_memory_copy(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e)
 {
     called();

@@ -29,6 +29,7 @@ struct gpu_prepared {
     struct gpu_stream_places places;  /* n is 0: the program has bound it */
     uint64_t epoch;                   /* of the newest run; NUMBERED: the runs find theirs by themselves */
     _Atomic uint64_t *series, *clash; /* gpu_series's */
+    struct run_record *records;       /* those of an operator that the program has bound */
     _Atomic int under_way;            /* runs */
     struct run *captured;             /* the newest one of a graph */
     _Atomic int enqueued;             /* runs that have not ended */
@@ -191,6 +192,8 @@ static void run_execute(void *argument)
     wrong(atomic_exchange(p->begun, epoch) >= epoch, "a prepared operator's run begins behind a later one");
     (void)atomic_fetch_add(&control->runs, 1);
     launch_groups_set(&p->launch);
+    if (p->series)
+        fake_record_begin(p->records, RUN_RECORDS, epoch, run_record_what(epoch, RUN_RECORDS, 0, 0, 0));
     if (run->repeated.epoch) {
         gpu_call_inputs_set(&t->call, p->launch.fixed.shape.compute, run->repeated.inputs);
         t->call.out[p->launch.fixed.plans[0].rank].data = run->repeated.result;
@@ -204,8 +207,10 @@ static void run_execute(void *argument)
     } else if (run->repeated.epoch) {
         (void)atomic_fetch_add(&control->bound, 1);
     }
-    if (p->series)
+    if (p->series) {
+        fake_record_end(p->records, RUN_RECORDS, epoch, false);
         atomic_store(p->series, epoch);
+    }
     (void)atomic_fetch_sub(&p->under_way, 1);
     atomic_store_explicit(p->ended, gpu_done_make((uint32_t)epoch, now_ns() - began), memory_order_release);
     (void)atomic_fetch_sub(&p->enqueued, !run->is_captured);
@@ -490,6 +495,7 @@ static int prepared_open(int gpu, const struct gpu_prepared_plan *plan, size_t b
     p->begun = pointer(memory->begun);
     p->ended = pointer(memory->ended);
     p->clash = pointer(memory->clash);
+    p->records = pointer(memory->areas[plan->rank] + GPU_RECORDS_AT);
     if (!memory->places.n)
         p->series = (_Atomic uint64_t *)pointer(memory->areas[plan->rank]) + GPU_FLAG_RUN;
     (void)atomic_fetch_add(&control->prepared, 1);

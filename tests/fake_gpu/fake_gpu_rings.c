@@ -318,6 +318,17 @@ static bool gets_find(struct rings_run *run)
 
 /* ---- a run ---- */
 
+/* As rings_record_begin(). */
+static void record_begin(const struct rings_run *run)
+{
+    const struct gpu_collective *w = run->what;
+    const uint64_t elements = (uint64_t)(w->in_elements > w->out_elements ? w->in_elements : w->out_elements);
+
+    fake_record_begin(own_head(run->rings)->records, RUN_RECORDS_RINGS, run->number,
+                      run_record_what(run->number, RUN_RECORDS_RINGS, w->op, run->product ? run->product->dtype : w->dtype,
+                                      run->product || w->rows ? 0 : elements * w->element_bytes));
+}
+
 /* False: it does nothing, or leaves. A run that had ended here when another rank gave it up is told to the host by the next one. */
 static bool run_begin(struct rings_run *run)
 {
@@ -330,6 +341,9 @@ static bool run_begin(struct rings_run *run)
     if (run->what->continues && failed >= run->number) /* the run before was given up, and so is this one */
         return false;
     run->number = atomic_fetch_add(rings_word(&own_head(r)->begun), RINGS_UNITS) / RINGS_UNITS + atomic_load(r->products) + 1;
+    run->noted = !run->over;
+    if (run->noted)
+        record_begin(run);
     if (failed + 1 == run->number)
         atomic_store(r->failed, failed);
     if (failed >= run->number)
@@ -369,6 +383,8 @@ static void run_end(const struct rings_run *run)
     (void)atomic_fetch_sub(rings_word(&own_head(r)->inside), UINT64_C(1) << RINGS_INSIDE | 1);
     if (run->over) /* the words in the session's memory may be another's by now */
         return;
+    if (run->noted)
+        fake_record_end(own_head(r)->records, RUN_RECORDS_RINGS, run->number, must_leave(run));
     if (must_leave(run))
         atomic_store(r->failed, run->number);
     if (run->told)

@@ -48,6 +48,7 @@ struct rings_run {
     const struct rings_product *product; /* NULL: a collective */
     uint64_t number;
     bool over, told; /* told: it has waited, and so the host knows of it */
+    bool noted;      /* it has a record */
     uint32_t wrong;  /* the rank whose count in memory is wrong; `nranks`: none */
     int64_t send_at[RINGS_RANKS], send[RINGS_RANKS];
     int64_t get_at[RINGS_RANKS], get[RINGS_RANKS];

@@ -58,6 +58,49 @@ int fake_words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], 
     return task_push(gpu, t, e);
 }
 
+/* ---- what runs have noted ---- */
+
+#define CLOCK_AHEAD UINT64_C(3600000000000)
+#define CLOCK_TICK 10 /* ns */
+
+uint64_t fake_clock(void)
+{
+    return (now_ns() + CLOCK_AHEAD) / CLOCK_TICK;
+}
+
+int fake_clock_read(int gpu, struct gpu_moment *out, struct error *e)
+{
+    wrong(pthread_equal(engine, pthread_self()), "a GPU's clock is read on the engine's thread");
+    *out = (struct gpu_moment){.clock = fake_clock(), .ns = now_ns(), .rate = CLOCK_TICK};
+    return lost_error(gpu, e);
+}
+
+int fake_records_read(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e)
+{
+    wrong(pthread_equal(engine, pthread_self()), "records are read on the engine's thread");
+    memory_check(from, bytes);
+    for (uint64_t at = 0; at < bytes; at += sizeof(uint64_t))
+        ((uint64_t *)to)[at / sizeof(uint64_t)] = atomic_load((_Atomic uint64_t *)pointer(from + at));
+    return lost_error(gpu, e);
+}
+
+void fake_record_begin(struct run_record *records, uint32_t n, uint64_t run, uint64_t what)
+{
+    _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)&records[run % n];
+
+    atomic_store(&words[2], what);
+    atomic_store(&words[3], 0);
+    atomic_store(&words[0], run);
+    atomic_store(&words[1], fake_clock());
+}
+
+void fake_record_end(struct run_record *records, uint32_t n, uint64_t run, bool given_up)
+{
+    _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)&records[run % n];
+
+    atomic_store(&words[3], fake_clock() | (given_up ? RUN_RECORD_GIVEN_UP : 0));
+}
+
 static void element_add(uint32_t dtype, unsigned char *to, const unsigned char *from)
 {
     float a, b;

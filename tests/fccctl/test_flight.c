@@ -198,7 +198,7 @@ static void nonsense_is_read(void)
             ((unsigned char *)f)[i] = way % 4 == 2 ? (unsigned char)i : (unsigned char)random_u32();
         for (unsigned c = 0; way % 4 == 3 && c < FLIGHT_COMMS; c++) /* records that stand where they belong */
             for (unsigned i = 0; i < FLIGHT_OPERATORS; i++)
-                f->comms[c].records[i].turn = f->comms[c].looks[i].look = i + 1;
+                f->comms[c].records[i].turn = f->comms[c].runs[i].record = i + 1;
         f->magic = FLIGHT_MAGIC;
         f->version = FLIGHT_VERSION + (way == 0);
         (void)snprintf(a.sun_path, sizeof(a.sun_path), "%.90s/sock", test_directory());

@@ -5,6 +5,7 @@
  */
 #include <json-c/json.h>
 
+#include "tests/bed/flight_runs.h"
 #include "tests/fake_gpu/fake_gpu_runs.h"
 
 /* ---- what fccctl shows ---- */
@@ -222,7 +223,7 @@ static void traced_behind_prepared(void)
 
 /* ---- prepared operators ---- */
 
-enum { ABSENT = 1, RUNS = 3 };
+enum { ABSENT = 1, RUNS = 3, CLOCKS_NS = 1000000 /* clocks of fake GPUs are read while other processes have the core */ };
 
 static void runs_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -275,31 +276,11 @@ static void flight_await(const char *says, const char *and)
     }
 }
 
-/* Its records have each run once, and the newest one's number. */
-static void looks_show(const char *op, int runs)
-{
-    struct json_object *o = fccctl_json("flight"), *looks = field(json_object_array_get_idx(field(o, "comms"), 0), "launched");
-    int64_t n = 0, last = 0, until = 0;
-
-    for (size_t i = 0; i < json_object_array_length(looks); i++) {
-        struct json_object *l = json_object_array_get_idx(looks, i);
-        const int64_t from_ns = json_object_get_int64(field(l, "from_ns")),
-                      until_ns = json_object_get_int64(field(l, "until_ns"));
-        CHECK(from_ns > 0 && until_ns > from_ns && until_ns >= until && json_object_get_double(field(l, "since_ms")) >= 0);
-        until = until_ns;
-        if (!field_is(l, "op", op))
-            continue;
-        n += json_object_get_int64(field(l, "n"));
-        last = json_object_get_int64(field(l, "last"));
-    }
-    CHECK(n == runs && last == runs);
-    (void)json_object_put(o);
-}
-
 static void runs_shown(void)
 {
     static const char line[] = "prepared 2: gemm_all_to_all, run 3 for ", missing[] = "MISSING: rank 1\n";
     _Atomic int *come = shared_memory(sizeof(*come));
+    const uint64_t since = flight_clock();
     struct test_daemon d;
     char text[4096];
     struct ranks r;
@@ -328,9 +309,9 @@ static void runs_shown(void)
     CHECK(code == 0);
     counted_await("gemv_all_reduce", 1);
     counted_await("gemm_all_to_all", RUNS);
-    flight_await("4 runs that its ranks have launched by themselves have ended", "LAUNCHED         PREPARED");
-    looks_show("gemv_all_reduce", 1);
-    looks_show("gemm_all_to_all", RUNS);
+    flight_await("4 runs that its ranks have launched by themselves have ended", "LAUNCHED");
+    flight_await_runs("test", &(struct flight_expected){"gemv_all_reduce", 1, 1, 1, 0, since}, CLOCKS_NS);
+    flight_await_runs("test", &(struct flight_expected){"gemm_all_to_all", 2, 1, RUNS, 0, since}, CLOCKS_NS);
     *come = 2;
     ranks_join(&r);
     counted_await("gemm_all_to_all", RUNS + 1); /* the last of them was freed behind it */

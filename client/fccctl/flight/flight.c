@@ -54,17 +54,22 @@ static void operators_explain(struct json_object *comm)
     }
 }
 
-/* What a person reads of runs: which, and within which time they have ended. */
+/* What a person reads of runs that ranks have launched: who is missing or still in it, and for how long it waited and ran. */
 static void launched_explain(struct json_object *comm)
 {
     for (size_t i = 0; i < field_count(comm, "launched"); i++) {
         struct json_object *o = field_at(comm, "launched", i);
-        const int64_t last = field_int(o, "last", 0), n = field_int(o, "n", 0);
-        const double from = field_double(o, "from_ns", 0), until = field_double(o, "until_ns", 0);
-        JSON_ADD(o, {"numbers", json_text(n == 1 ? words("%" PRId64, last).text
-                                                 : words("%" PRId64 " to %" PRId64, (last - n + 1) & UINT32_MAX, last).text)});
-        if (from > 0 && until >= from)
-            JSON_ADD(o, {"within", json_text(format_ns(until - from).text)});
+        const bool ended = strcmp(field_text(o, "state"), "ended") == 0;
+        if (!ended && field_count(o, "missing"))
+            JSON_ADD(o, {"left", json_text(words("MISSING: %s", field_list(o, "missing").text).text)});
+        else if (!ended && field_count(o, "inside"))
+            JSON_ADD(o, {"left", json_text(words("in it: %s", field_list(o, "inside").text).text)});
+        if (field_double(o, "wait_ns", -1) >= 0)
+            JSON_ADD(o, {"wait", json_text(format_ns(field_double(o, "wait_ns", 0)).text)});
+        if (field_double(o, "run_ns", -1) >= 0)
+            JSON_ADD(o, {"ran", json_text(format_ns(field_double(o, "run_ns", 0)).text)});
+        if (!field_int(o, "bytes", 0))
+            json_object_object_del(o, "bytes");
     }
 }
 
@@ -82,7 +87,11 @@ static void runs_print(struct json_object *comm)
                     field_count(run, "missing") ? ", MISSING: rank " : "", field_list(run, "missing").text);
     launched_explain(comm);
     if (field_count(comm, "launched"))
-        table_of(comm, "launched", "LAUNCHED=op|PREPARED=prepared|RUNS=numbers|>ENDED-WITHIN=within|>AGO=since_ms", "    ");
+        table_of(comm, "launched",
+                 "LAUNCHED=op|PREPARED=prepared|>RUN=run|DTYPE=dtype|>SIZE=bytes|STATE=state|>FIRST=first|>LAST=last|>WAITED="
+                 "wait|>RAN="
+                 "ran|>AGO=since_ms|=left",
+                 "    ");
 }
 
 static void flight_print(struct json_object *f)
@@ -137,7 +146,7 @@ int verb_flight(struct call *call)
         {"uid", 0, ARG_INT, &uid, 0, UINT32_MAX - 1, NULL, "UID", "of this user's jobs"},
         {"flight", 0, ARG_INT, &number, 1, UINT32_MAX, NULL, "N", "the flight recorder of this number"},
         {"comm", 0, ARG_INT, &comm, 1, UINT32_MAX, NULL, "N", "only this communicator [all]"},
-        {"last", 0, ARG_INT, &last, 1, FLIGHT_OPERATORS, NULL, "N", "how many operators of each, and records of runs [10]"},
+        {"last", 0, ARG_INT, &last, 1, FLIGHT_OPERATORS, NULL, "N", "how many operators of each, and runs of its ranks [10]"},
         {"svg", 0, ARG_TEXT, &svg, 0, 0, NULL, "FILE", "draw them into this file"},
     };
     struct json_object *all = NULL, *chosen, *list = NULL, *f = NULL;

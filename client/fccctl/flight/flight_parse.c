@@ -3,13 +3,15 @@
  * flight_parse.c - what a flight recorder says, as JSON. Its writer runs as a user and may write anything, so every number is checked, and a
  * record counts if its turn belongs at its place.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/fccctl/field.h"
 #include "client/fccctl/flight/flight.h"
+#include "kernels/plan/plan.h"
 #include "proto/base/error.h"
 
-static const char *const op_names[] = {
+static const char *const recorded_ops[] = {
 #define X(NAME, name, number) [number] = #name,
     FCC_OPERATORS(X)
 #undef X
@@ -17,10 +19,10 @@ static const char *const op_names[] = {
 
 static const char *op_of(uint32_t op)
 {
-    return op <= FCC_OP_COUNT && op_names[op] ? op_names[op] : "?";
+    return op <= FCC_OP_COUNT && recorded_ops[op] ? recorded_ops[op] : "?";
 }
 
-static const char *schedule_name(unsigned schedule)
+static const char *recorded_schedule(unsigned schedule)
 {
     static const char *const names[] = {"", "fused", "sequential", "compute_only", "comm_only"};
 
@@ -50,7 +52,7 @@ static struct json_object *record_parse(const struct flight_record *r, uint64_t 
 
     struct json_object *o =
         JSON_OBJECT({"turn", json_int(turn)}, {"number", json_int(r->number)}, {"op", json_text(op_of(r->op))},
-                    {"schedule", json_text(schedule_name(r->schedule))},
+                    {"schedule", json_text(recorded_schedule(r->schedule))},
                     {"state", json_text(r->state == FLIGHT_ENDED && r->status ? "failed" : state)},
                     {"status", json_int(r->status)}, {"came", json_int(r->ncame)}, {"missing", missing_of(r, nranks)},
                     {"first", json_int(r->first)}, {"last", json_int(r->last)});
@@ -95,29 +97,66 @@ static struct json_object *launched_parse(const struct flight_comm *c, uint64_t 
                     : NULL;
 }
 
-static struct json_object *look_parse(const struct flight_look *l, uint64_t look, uint64_t now)
-{
-    return JSON_OBJECT({"look", json_int(look)}, {"prepared", json_int(l->prepared)}, {"op", json_text(op_of(l->op))},
-                       {"last", json_int(l->last)}, {"n", json_int(l->n)}, {"from_ns", json_int(l->from_ns)},
-                       {"until_ns", json_int(l->until_ns)}, {"since_ms", json_double(span(l->until_ns, now) / 1e6)});
-}
-
-/* The last records of runs that ranks have launched and that have ended, the oldest first. */
-static struct json_object *looks_parse(const struct flight_comm *c, unsigned most, uint64_t now)
+/* The ranks whose bits are `bit` in `mask`. */
+static struct json_object *ranks_of(uint16_t mask, uint32_t nranks, bool bit)
 {
     struct json_object *list = json_object_new_array();
-    uint64_t last = 0;
 
-    for (unsigned i = 0; i < FLIGHT_LOOKS; i++) {
-        uint64_t look = atomic_load_explicit(&c->looks[i].look, memory_order_relaxed);
-        if (look && (look - 1) % FLIGHT_LOOKS == i && look > last && look < UINT64_MAX / 2)
-            last = look;
+    for (uint32_t i = 0; i < nranks && i < 16; i++)
+        if ((mask >> i & 1u) == bit)
+            (void)json_object_array_add(list, json_int(i));
+    return list;
+}
+
+/* A rank that has begun the run, and not ended it, is in it. */
+static struct json_object *run_parse(const struct flight_run *r, uint32_t nranks, uint64_t now)
+{
+    const uint16_t all = (uint16_t)((1u << (nranks < 16 ? nranks : 16)) - 1);
+    const char *state = r->given_up               ? "given up"
+                        : (r->ended & all) == all ? "ended"
+                        : (r->came & all) == all  ? "running"
+                                                  : "waiting";
+    const char *dtype = r->dtype ? dtype_name((enum fcc_dtype)r->dtype) : "";
+    struct json_object *o = JSON_OBJECT(
+        {"record", json_int(atomic_load_explicit(&r->record, memory_order_relaxed))}, {"prepared", json_int(r->prepared)},
+        {"run", json_int(r->number)}, {"op", json_text(op_of(r->op))}, {"dtype", json_text(dtype ? dtype : "?")},
+        {"bytes", json_int(r->bytes)}, {"state", json_text(state)}, {"missing", ranks_of(r->came, nranks, false)},
+        {"inside", ranks_of((uint16_t)(r->came & ~r->ended), nranks, true)}, {"first", json_int(r->first)},
+        {"last", json_int(r->last)});
+
+    JSON_ADD(o, {"begun_ns", json_int(r->begun_ns)}, {"came_ns", json_int(r->came_ns)}, {"ended_ns", json_int(r->ended_ns)},
+             {"since_ms", json_double(span(r->begun_ns, now) / 1e6)}, {"wait_ns", json_double(span(r->begun_ns, r->came_ns))},
+             {"run_ns", json_double(span(r->begun_ns, r->ended_ns))});
+    return o;
+}
+
+/* By when they began; what has no time comes first. */
+static int run_compare(const void *a, const void *b)
+{
+    const struct flight_run *const *x = a, *const *y = b;
+    const uint64_t first = atomic_load_explicit(&(*x)->record, memory_order_relaxed),
+                   second = atomic_load_explicit(&(*y)->record, memory_order_relaxed);
+
+    if ((*x)->begun_ns != (*y)->begun_ns)
+        return (*x)->begun_ns < (*y)->begun_ns ? -1 : 1;
+    return first < second ? -1 : first > second;
+}
+
+/* The last runs that ranks have launched, the oldest first. */
+static struct json_object *runs_parse(const struct flight_comm *c, unsigned most, uint64_t now)
+{
+    const struct flight_run *runs[FLIGHT_RUNS];
+    struct json_object *list = json_object_new_array();
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < FLIGHT_RUNS; i++) {
+        const uint64_t record = atomic_load_explicit(&c->runs[i].record, memory_order_relaxed);
+        if (record && (record - 1) % FLIGHT_RUNS == i && record < UINT64_MAX / 2)
+            runs[n++] = &c->runs[i];
     }
-    for (uint64_t look = last > most ? last - most + 1 : 1; last && look <= last; look++) {
-        const struct flight_look *l = &c->looks[(look - 1) % FLIGHT_LOOKS];
-        if (atomic_load_explicit(&l->look, memory_order_relaxed) == look)
-            (void)json_object_array_add(list, look_parse(l, look, now));
-    }
+    qsort(runs, n, sizeof(runs[0]), run_compare);
+    for (unsigned i = n > most ? n - most : 0; i < n; i++)
+        (void)json_object_array_add(list, run_parse(runs[i], c->nranks, now));
     return list;
 }
 
@@ -138,7 +177,7 @@ static struct json_object *comm_parse(const struct flight_comm *c, unsigned most
         {"error", json_text(text_clean(text))}, {"age_ms", json_double(span(c->formed_ns, now) / 1e6)},
         {"ended_ms", json_double(span(c->ended_ns, now) / 1e6)}, {"turns", json_int(c->turns)}, {"pids", pids},
         {"operators", records_parse(c, most, now)}, {"runs", json_int(c->launched.ended)}, {"run", launched_parse(c, now)},
-        {"launched", looks_parse(c, most, now)});
+        {"launched", runs_parse(c, most, now)});
 }
 
 struct json_object *flight_parse(const struct flight *f, int64_t comm, unsigned most, uint64_t now_ns)

@@ -127,8 +127,8 @@ struct comm {
     uint32_t bind_refused[BIND_REFUSED]; /* requests of rank 0 to bind an operator that never is to be bound */
     unsigned bind_nrefused;
     uint64_t bind_again;           /* no operator is bound before this one */
-    uint64_t runs;                 /* of prepared operators, which ranks launch, that have ended and been seen */
-    uint64_t looks;                /* that have found some: records of the flight recorder */
+    uint64_t runs;                 /* that ranks have launched, that have ended and been seen */
+    uint64_t recorded;             /* of these, and of those that go on: records of the flight recorder */
     uint64_t bound_runs, recalled; /* numbers of operators that the ranks have launched, and of those that they could not run */
 
     struct member members[]; /* [nranks] */

@@ -61,14 +61,16 @@ void flight_launched(struct flight_comm *f, const struct flight_launched *now)
     atomic_store_explicit(&l->prepared, now->prepared, memory_order_release);
 }
 
-void flight_looked(struct flight_comm *f, uint64_t number, const struct flight_look *look)
+void flight_ran(struct flight_comm *f, const struct flight_run *run)
 {
+    const uint64_t record = atomic_load_explicit(&run->record, memory_order_relaxed);
+
     if (!f)
         return;
-    struct flight_look *l = &f->looks[(number - 1) % FLIGHT_LOOKS];
-    atomic_store_explicit(&l->look, 0, memory_order_relaxed); /* and what follows behind it, as in flight_came() */
-    flight_words_store((char *)l + sizeof(l->look), (const char *)look + sizeof(l->look), sizeof(*l) - sizeof(l->look));
-    atomic_store_explicit(&l->look, number, memory_order_release);
+    struct flight_run *r = &f->runs[(record - 1) % FLIGHT_RUNS];
+    atomic_store_explicit(&r->record, 0, memory_order_relaxed); /* and what follows behind it, as in flight_came() */
+    flight_words_store((char *)r + sizeof(r->record), (const char *)run + sizeof(r->record), sizeof(*r) - sizeof(r->record));
+    atomic_store_explicit(&r->record, record, memory_order_release);
 }
 
 void flight_close(struct flight_comm *f, enum flight_comm_state state, int status, const char *text)

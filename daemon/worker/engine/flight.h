@@ -14,8 +14,8 @@
 struct flight_comm *flight_open(struct worker *w, uint32_t number, int nranks);
 /* What the ranks have launched: the run that has been under way for longest (prepared 0: none), and how many have ended. */
 void flight_launched(struct flight_comm *f, const struct flight_launched *now);
-/* Runs of an operator that ranks launch have ended. number: that of the record, which counts from 1. */
-void flight_looked(struct flight_comm *f, uint64_t number, const struct flight_look *look);
+/* A run that ranks have launched, for the first time or anew. */
+void flight_ran(struct flight_comm *f, const struct flight_run *run);
 /* It has ended. */
 void flight_close(struct flight_comm *f, enum flight_comm_state state, int status, const char *text);
 

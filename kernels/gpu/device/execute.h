@@ -438,8 +438,10 @@ GPU_DEVICE void gpu_leave_in_stream(const struct gpu_call &call)
     if (call.end.in_stream == GPU_IN_STREAMS)
         gpu_fence_system();
     fixed->left = 0;
-    if (call.series.word) /* for the next run, which may be numbered */
+    if (call.series.word) { /* for the next run, which may be numbered */
         gpu_store_relaxed((uint64_t *)call.series.word, call.epoch);
+        gpu_record_end_alone(call.series.word, call.epoch);
+    }
     if (call.recall.places && gpu_must_leave(call, 0))
         gpu_hand_over(call.recall);
     gpu_tell_host(call.end, call.end.epoch, 0);

@@ -128,6 +128,39 @@ GPU_DEVICE void gpu_left_early(const struct gpu_call &call)
         *(volatile uint32_t *)&gpu_numbers_here()->left_early = 1;
 }
 
+/* ---- what is kept of runs: kernels/plan/exchange/run_record.h. Stores that nobody waits for. n: how many records there are ---- */
+
+/* One thread of the run's first workgroup. what: run_record_what(). */
+GPU_DEVICE void gpu_record_begin(struct run_record *records, uint32_t n, uint64_t run, uint64_t clock, uint64_t what)
+{
+    uint64_t *at = (uint64_t *)&records[run % n];
+
+    gpu_store_relaxed_pair(at + 2, what, 0);
+    gpu_store_relaxed_pair(at, run, clock);
+}
+
+/* One thread, behind the former: in the same thread, or a barrier lies between. */
+GPU_DEVICE void gpu_record_end(struct run_record *records, uint32_t n, uint64_t run, bool given_up)
+{
+    gpu_store_relaxed(&records[run % n].ended, gpu_clock() | (given_up ? RUN_RECORD_GIVEN_UP : 0));
+}
+
+/* Those of an operator with control memory of its own, which the program has bound. word: gpu_series.word. */
+GPU_DEVICE struct run_record *gpu_records_of(uint64_t word)
+{
+    return (struct run_record *)(word + (GPU_RECORDS_AT - GPU_FLAG_RUN * sizeof(uint64_t)));
+}
+
+GPU_DEVICE void gpu_record_begin_alone(uint64_t word, uint64_t run, uint64_t clock)
+{
+    gpu_record_begin(gpu_records_of(word), RUN_RECORDS, run, clock, run_record_what(run, RUN_RECORDS, 0, 0, 0));
+}
+
+GPU_DEVICE void gpu_record_end_alone(uint64_t word, uint64_t run)
+{
+    gpu_record_end(gpu_records_of(word), RUN_RECORDS, run, false);
+}
+
 /* One thread: two runs are under way. This GPU's kernels end, and the host hears of it. */
 GPU_DEVICE void gpu_clash(const struct gpu_series &series, uint64_t epoch)
 {

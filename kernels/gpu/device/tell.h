@@ -52,6 +52,8 @@ GPU_DEVICE void gpu_note_begin(const struct gpu_call &call)
         (void)atomicAdd(&fixed->left, GPU_LEFT_TOLD); /* not waited for; otherwise the barrier's kernel has done it */
     else
         fixed->began = gpu_clock(); /* visible to the last workgroup: this thread leaves before */
+    if (call.series.word && call.end.begun)
+        gpu_record_begin_alone(call.series.word, gpu_epoch(call), gpu_clock());
     gpu_say_begun(call.end, gpu_epoch(call));
 }
 
@@ -69,6 +71,7 @@ GPU_DEVICE void gpu_leave_numbered(const struct gpu_call &call)
     if (!told)
         return;
     gpu_store_relaxed((uint64_t *)call.series.word, epoch);
+    gpu_record_end_alone(call.series.word, epoch);
     if (told != 1 || all % GPU_LEFT_TOLD / GPU_LEFT_BEGUN != gridDim.x)
         gpu_clash(call.series, epoch);
     gpu_tell_host(call.end, (uint32_t)epoch, 0);

@@ -101,7 +101,7 @@ GPU_DEVICE void through_begin(const struct gpu_call &call)
         const uint64_t collectives = gpu_load_relaxed(&head->begun) / RINGS_UNITS, last = products + collectives;
         if (r == 0)
             (void)atomicAdd((unsigned long long *)&head->inside, (unsigned long long)call.rings.number << RINGS_INSIDE | 1);
-        const uint64_t run = last + 1;
+        const uint64_t run = last + 1, clock = blockIdx.x == 0 ? gpu_clock() : 0; /* while all that is on its way */
         const bool gone = failed == UINT64_MAX, skipped = call.rings.continues && failed >= last;
         bool leave = failed >= run || skipped;
         /* The header goes into the place of the one before the last, which a rank that has begun the last run has read. */
@@ -121,6 +121,10 @@ GPU_DEVICE void through_begin(const struct gpu_call &call)
             here->skipped = skipped;
             here->told = here->met = 0;
             here->differs = RINGS_WELL;
+            if (blockIdx.x == 0 && !gone && !skipped)
+                gpu_record_begin(head->records, RUN_RECORDS_RINGS, run, clock,
+                                 run_record_what(run, RUN_RECORDS_RINGS, (uint32_t)(call.rings.what >> 24),
+                                                 (uint32_t)(call.rings.what >> 16), 0));
             if (failed && failed == last && blockIdx.x == 0) /* the run before had ended here when it was given up */
                 gpu_store_relaxed((uint64_t *)call.rings.failed, failed);
         }
@@ -294,6 +298,7 @@ GPU_DEVICE void through_end(const struct gpu_call &call)
     if (here->skipped)
         return;
     gpu_store_relaxed((uint64_t *)call.series.word, here->products + 1);
+    gpu_record_end(head->records, RUN_RECORDS_RINGS, here->epoch, left >= RINGS_LEFT_FAILED);
     if (left >= RINGS_LEFT_FAILED)
         gpu_store_relaxed((uint64_t *)call.rings.failed, here->epoch);
 }

@@ -67,6 +67,7 @@ static __device__ void noop_count(const struct barrier &m, uint64_t epoch)
 
     series.word = m.series;
     series.clash = m.clash;
+    gpu_record_end_alone(m.series, epoch);
     if (!m.numbered)
         gpu_store_relaxed((uint64_t *)m.series, epoch);
     else if (atomicCAS((unsigned long long *)m.series, (unsigned long long)epoch - 1, (unsigned long long)epoch) != epoch - 1)
@@ -90,6 +91,8 @@ static __global__ void barrier_kernel(GPU_PARAMETER struct barrier m)
         epoch = gpu_run_next(m.series, &over);
     if (__syncthreads_or(over)) /* numbers.h; the threads have loaded one word, but not at one time */
         return;
+    if (threadIdx.x == 0 && m.series)
+        gpu_record_begin_alone(m.series, epoch, gpu_clock());
     if (threadIdx.x == 0 && m.begun)
         gpu_store_relaxed((uint64_t *)m.begun, epoch);
     if (threadIdx.x == 0 && m.numbered && !m.ended)

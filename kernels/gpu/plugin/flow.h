@@ -83,8 +83,9 @@ void flow_note(struct flow *f, hipError_t status, const char *doing);
 /* Rows of `row` elements, which lie apart by their strides. */
 void flow_copy(struct flow *f, uint64_t to, int64_t to_stride, uint64_t from, int64_t from_stride, int64_t rows, int64_t row,
                hipStream_t stream);
-/* The run begins, on `out`, beside what the caller's stream does next. That must follow p->begun before it awaits a word. */
-void flow_begin(struct flow *f);
+/* The run begins, on `out`, beside what the caller's stream does next. That must follow p->begun before it awaits a word. goes_on: it will await words. The run's
+ * record (run_record.h) says that it has ended when the last word has come: what follows on the stream is this rank's own. */
+void flow_begin(struct flow *f, bool goes_on);
 /* Where a piece lies in a rank's memory for arrivals. */
 uint64_t flow_place(const struct flow *f, uint32_t rank, const struct flow_cut *cut, uint32_t piece);
 /* Sends a piece of a flow (0 to RINGS_FLOWS - 1), whose rows are there in the caller's stream, by one of the streams: behind those before it of its flow, when its
@@ -93,8 +94,8 @@ void flow_send(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32
                int64_t row);
 /* Tells the other rank that so many pieces of a flow have come, behind what the stream has been given. */
 void flow_tell_come(struct flow *f, hipStream_t stream, uint32_t flow, uint32_t pieces);
-/* What the caller's stream does next needs the piece. */
-void flow_come(struct flow *f, uint32_t flow, uint32_t piece);
+/* What the caller's stream does next needs the piece. last: no other wait for one is behind it in this run. */
+void flow_come(struct flow *f, uint32_t flow, uint32_t piece, bool last);
 /* A piece has been used, by what `stream` has been given: its place is free, if another one is to come there. */
 void flow_used(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32_t piece, hipStream_t stream);
 

@@ -14,17 +14,17 @@ static_assert(FLOW_PLACES == 2, "events");
 
 /* ---- kernels ---- */
 
-static __global__ void __launch_bounds__(BEGIN_THREADS) flow_begin_kernel(GPU_PARAMETER struct rings_call c)
+static __global__ void __launch_bounds__(BEGIN_THREADS) flow_begin_kernel(GPU_PARAMETER struct rings_call c, bool goes_on)
 {
     __shared__ struct rings_run run;
 
     gpu_follow();
-    const bool goes_on = rings_begin(c, &run);
+    const bool begun = rings_begin(c, &run);
     for (uint32_t i = threadIdx.x; i <= RINGS_PIECES_MOST; i += BEGIN_THREADS)
         rings_head_of(c, c.rank)->counts[i] = rings_piece_count(run.number, i);
-    if (goes_on)
+    if (begun)
         (void)rings_meet(c, &run, false, true);
-    rings_end(c, run);
+    rings_end(c, run, goes_on);
 }
 
 /* The run that has begun last, and whether the communicator is over. */
@@ -37,7 +37,7 @@ GPU_DEVICE uint64_t flow_run(const struct rings_call &c, bool *over)
     return gpu_load_relaxed(&rings_head_of(c, c.rank)->begun) / RINGS_UNITS + products;
 }
 
-static __global__ void flow_await_kernel(GPU_PARAMETER struct rings_call c, const uint64_t *word, uint32_t pieces)
+static __global__ void flow_await_kernel(GPU_PARAMETER struct rings_call c, const uint64_t *word, uint32_t pieces, bool last)
 {
     struct rings_run run = {};
 
@@ -47,6 +47,8 @@ static __global__ void flow_await_kernel(GPU_PARAMETER struct rings_call c, cons
     const bool come = rings_await(c, run, word, rings_piece_count(run.number, pieces));
     if (!come)
         gpu_store_relaxed((uint64_t *)c.failed, run.number);
+    if (last || !come)
+        rings_record_end(c, run.number, !come);
     if (run.told)
         gpu_store_relaxed((uint64_t *)c.ended, (uint64_t)(uint32_t)run.number);
 }
@@ -172,10 +174,10 @@ static struct rings_head *head(const struct flow *f, uint32_t rank)
     return (struct rings_head *)f->rings.rings[rank];
 }
 
-/* What the caller's stream does next needs so many pieces of this rank's word. */
-static void await(struct flow *f, const uint64_t *word, uint32_t pieces)
+/* What the caller's stream does next needs so many pieces of this rank's word. last: it is the run's last such wait. */
+static void await(struct flow *f, const uint64_t *word, uint32_t pieces, bool last)
 {
-    void *arguments[] = {&f->rings, &word, &pieces};
+    void *arguments[] = {&f->rings, &word, &pieces, &last};
 
     kernel(f, (const void *)flow_await_kernel, 1, arguments, f->stream);
 }
@@ -220,15 +222,15 @@ void flow_send(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32
                int64_t row)
 {
     if (piece >= FLOW_PLACES)
-        await(f, &head(f, f->rings.rank)->used[flow], piece - FLOW_PLACES + 1);
+        await(f, &head(f, f->rings.rank)->used[flow], piece - FLOW_PLACES + 1, false);
     flow_behind(f, f->p->made[piece % FLOW_PLACES], f->stream, f->p->out);
     flow_copy(f, flow_place(f, f->other, cut, piece), cut->row, from, from_stride, flow_rows(cut, piece), row, f->p->out);
     flow_tell_come(f, f->p->out, flow, piece + 1);
 }
 
-void flow_come(struct flow *f, uint32_t flow, uint32_t piece)
+void flow_come(struct flow *f, uint32_t flow, uint32_t piece, bool last)
 {
-    await(f, &head(f, f->rings.rank)->come[flow], piece + 1);
+    await(f, &head(f, f->rings.rank)->come[flow], piece + 1, last);
 }
 
 void flow_used(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32_t piece, hipStream_t stream)
@@ -237,9 +239,9 @@ void flow_used(struct flow *f, const struct flow_cut *cut, uint32_t flow, uint32
         tell(f, stream, &head(f, f->other)->used[flow], piece + 1);
 }
 
-void flow_begin(struct flow *f)
+void flow_begin(struct flow *f, bool goes_on)
 {
-    void *arguments[] = {&f->rings};
+    void *arguments[] = {&f->rings, &goes_on};
 
     flow_behind(f, f->p->forked, f->stream, f->p->out);
     kernel(f, (const void *)flow_begin_kernel, BEGIN_THREADS, arguments, f->p->out);

@@ -36,10 +36,12 @@ struct gpu {
     hipEvent_t moved;  /* recorded on one queue, awaited by another */
     hipEvent_t copied; /* recorded on `in`, awaited by `run` */
     uint32_t multiprocessors;
-    bool follows;                     /* a kernel may be launched before the previous one has ended: gpu_follow() */
-    bool hopper;                      /* it has the instructions of sm_90a */
-    volatile unsigned *data_path;     /* HIP, direct.hip: flushes the host data path; NULL: the GPU has none */
-    void *clock_words;                /* plugin.hip: struct clock_words in host memory */
+    bool follows;                 /* a kernel may be launched before the previous one has ended: gpu_follow() */
+    bool hopper;                  /* it has the instructions of sm_90a */
+    volatile unsigned *data_path; /* HIP, direct.hip: flushes the host data path; NULL: the GPU has none */
+    void *clock_words; /* plugin.hip: struct clock_words in host memory: the engine's, and those of records_clock() */
+    hipStream_t reads; /* of what runs have noted: records_clock() and records_read() */
+    void *read_room;   /* host memory for what is read, GPU_READ_ROOM bytes */
     uint64_t opened_clock, opened_ns; /* the same moment by the GPU's clock and by CLOCK_MONOTONIC */
 };
 
@@ -50,7 +52,8 @@ extern bool gpus_share_by_ipc; /* share memory by IPC handles even if file descr
 int gpu_error(struct error *e, int gpu, const char *what, hipError_t status);
 /* Bit p: GPU p can address the memory of GPU `gpu`. The GPU's own bit is set. */
 uint32_t gpu_peers(int gpu);
-/* Reads the GPU's clock and CLOCK_MONOTONIC at the same moment. */
+#define GPU_READ_ROOM (32u << 10)
+/* Reads the GPU's clock and CLOCK_MONOTONIC at the same moment. Engine's thread. */
 int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e);
 
 int memory_alloc(int gpu, uint64_t bytes, struct gpu_memory *out, int *fd, struct error *e);

@@ -121,7 +121,7 @@ static void term_take(struct call *f, const struct sums *s, uint32_t i)
 {
     const int64_t row = flow_at(&s->terms_in, i), to = f->what->scatters ? row : s->own + row;
 
-    flow_come(f, TERMS, i);
+    flow_come(f, TERMS, i, f->what->scatters && i + 1 == s->terms_in.count);
     multiply(f, a_at(f, s->own + row), f->what->a_stride, flow_rows(&s->terms_in, i),
              flow_place(f, f->rings.rank, &s->terms_in, i), f->what->n, c_at(f, to), f->what->c_stride);
     flow_used(f, &s->terms_in, TERMS, i, f->stream);
@@ -131,7 +131,7 @@ static void term_take(struct call *f, const struct sums *s, uint32_t i)
 
 static void result_take(struct call *f, const struct sums *s, uint32_t i, hipStream_t stream)
 {
-    flow_come(f, RESULTS, i);
+    flow_come(f, RESULTS, i, i + 1 == s->results_in.count);
     if (stream != f->stream)
         flow_behind(f, f->p->forked, f->stream, stream);
     flow_copy(f, c_at(f, s->theirs + flow_at(&s->results_in, i)), f->what->c_stride,
@@ -158,7 +158,7 @@ static void sums_in_pieces(struct call *f)
     const bool scatters = f->what->scatters;
 
     sums_cut(f, &s);
-    flow_begin(f);
+    flow_begin(f, (scatters ? s.terms_in.count : s.results_in.count) > 0);
     const uint32_t most = s.terms_out.count > s.terms_in.count ? s.terms_out.count : s.terms_in.count;
     for (uint32_t i = 0; i <= most; i++) {
         if (i < s.terms_out.count)
@@ -212,7 +212,7 @@ static void gather_in_pieces(struct call *f)
                              f->rings.rank ? 0 : own};
     uint32_t sent = 0;
 
-    flow_begin(f);
+    flow_begin(f, g.in.count > 0);
     while (sent < g.out.count && sent < FLOW_PLACES)
         row_send(f, &g, sent++);
     rows_multiply(f, w->a, w->a_stride, g.own, own);
@@ -221,7 +221,7 @@ static void gather_in_pieces(struct call *f)
         if (i + 1 == g.in.count && sent >= g.out.count)
             flow_behind(f, f->p->joined, f->p->out, f->stream); /* so that the stream ends with a product */
         if (i < g.in.count) {
-            flow_come(f, TERMS, i);
+            flow_come(f, TERMS, i, i + 1 == g.in.count);
             rows_multiply(f, flow_place(f, f->rings.rank, &g.in, i), row, g.theirs + flow_at(&g.in, i), flow_rows(&g.in, i));
             flow_used(f, &g.in, TERMS, i, f->stream);
         }
@@ -325,7 +325,7 @@ static void gather_in_sequence(struct call *f)
 /* There are no elements: the ranks compare what they do. */
 static void nothing_move(struct call *f)
 {
-    flow_begin(f);
+    flow_begin(f, false);
     flow_behind(f, f->p->joined, f->p->out, f->stream);
 }
 

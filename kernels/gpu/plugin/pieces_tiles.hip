@@ -220,7 +220,7 @@ static void library_run(struct flow *f, struct library *library, const struct ri
     for (uint32_t i = 0, from = 0; i < c->products && c->pieces; from = product_end(c, i), i++) {
         const uint32_t end = product_end(c, i);
         const int64_t row = rows_until(c, from);
-        flow_come(f, 0, end - 1);
+        flow_come(f, 0, end - 1, i + 1 == c->products);
         if (i + 1 == c->products)
             flow_behind(f, f->p->joined, f->p->out, f->stream); /* so that the stream ends with a product */
         library_rows(f, library, w, t->slots + (uint64_t)(row * g->row) * f->size, g->row, rows_until(c, end) - row,
@@ -250,7 +250,7 @@ static void gather_run(struct flow *f, struct library *library, const struct rin
     t.c[1] = w->c + (uint64_t)(second * w->c_stride) * f->size;
     const bool by_library = w->by_library && w->n && library_takes(&coming, g, w, cols);
     if (by_library) {
-        flow_begin(f);
+        flow_begin(f, coming.pieces > 0);
     } else if (!f->status) {
         flow_note(f, tiles_begin(&t, f->stream, gpus[f->gpu].follows && gpu_graphs_follow()), "launching a product");
         flow_behind(f, f->p->begun, f->stream, f->p->out);
@@ -264,7 +264,7 @@ static void gather_run(struct flow *f, struct library *library, const struct rin
             multiply(f, &t, false);
         flow_behind(f, f->p->joined, f->p->out, f->stream);
         if (g->theirs && (w->gathered || !w->n))
-            flow_come(f, 0, coming.pieces - 1); /* the last piece, whose index it is */
+            flow_come(f, 0, coming.pieces - 1, true); /* the last piece, whose index it is */
     }
     gathered_store(f, w, second, g->theirs, t.slots, g->row, f->stream);
 }

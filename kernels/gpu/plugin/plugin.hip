@@ -124,9 +124,10 @@ static int clock_ask(struct clock_words *w, uint64_t *clock, uint64_t *ns)
     return 0;
 }
 
-int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e)
+/* w: of the thread's own; stream: nothing on it waits. */
+static int clock_read_on(int gpu, struct clock_words *w, hipStream_t stream, uint64_t *clock, uint64_t *ns, struct error *e)
 {
-    struct clock_words *w = (struct clock_words *)gpus[gpu].clock_words, *there = NULL;
+    struct clock_words *there = NULL;
     uint64_t rounds = CLOCK_ROUNDS;
     int answer = 0;
     hipError_t status = hipSetDevice(gpu);
@@ -136,15 +137,71 @@ int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e)
         status = hipHostGetDevicePointer((void **)&there, (void *)w, 0);
     void *arguments[] = {&there, &rounds};
     if (status == hipSuccess)
-        status = hipLaunchKernel((const void *)clock_answer, dim3(1), dim3(1), arguments, 0, gpus[gpu].side);
+        status = hipLaunchKernel((const void *)clock_answer, dim3(1), dim3(1), arguments, 0, stream);
     if (status == hipSuccess) {
         answer = clock_ask(w, clock, ns);
         w->stop = 1;
-        status = hipStreamSynchronize(gpus[gpu].side);
+        status = hipStreamSynchronize(stream);
     }
     if (status != hipSuccess)
         return gpu_error(e, gpu, "reading its clock", status);
     return answer ? error_set(e, answer, "%s GPU %d: its clock did not answer", GPU_KIND, gpu) : 0;
+}
+
+int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e)
+{
+    return clock_read_on(gpu, (struct clock_words *)gpus[gpu].clock_words, gpus[gpu].side, clock, ns, e);
+}
+
+/* ---- what runs have noted: by a thread of its own ---- */
+
+#define RATE_LEAST_NS                                                                                                          \
+    1000000000u /* two moments that are nearer to each other say less of the clock's rate than its maker does */
+
+/* The GPU's clock and CLOCK_MONOTONIC drift apart by some us a second: how fast it has run since the context was made. A clock of ns that seems to be far from
+ * one was set meanwhile. */
+static int records_clock(int gpu, struct gpu_moment *out, struct error *e)
+{
+    const struct gpu *g = &gpus[gpu];
+    struct gpu_moment now = {0, 0, 1};
+    int status = clock_read_on(gpu, (struct clock_words *)g->clock_words + 1, g->reads, &now.clock, &now.ns, e);
+
+    if (status)
+        return status;
+    if (now.clock > g->opened_clock && now.ns - g->opened_ns >= RATE_LEAST_NS)
+        now.rate = (double)(now.ns - g->opened_ns) / (double)(now.clock - g->opened_clock);
+    else if (!GPU_CLOCK_IS_NS)
+        now.rate = 10; /* 100 MHz, until it is known */
+    if (GPU_CLOCK_IS_NS && (now.rate < 0.999 || now.rate > 1.001))
+        now.rate = 1;
+    *out = now;
+    return 0;
+}
+
+static int records_read(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e)
+{
+    const struct gpu *g = &gpus[gpu];
+    hipError_t status = hipSetDevice(gpu);
+
+    for (uint64_t at = 0; at < bytes && status == hipSuccess; at += GPU_READ_ROOM) {
+        const uint64_t some = bytes - at < GPU_READ_ROOM ? bytes - at : GPU_READ_ROOM;
+        status = hipMemcpyAsync(g->read_room, (const void *)(from + at), some, hipMemcpyDeviceToHost, g->reads);
+        if (status == hipSuccess)
+            status = hipStreamSynchronize(g->reads);
+        if (status == hipSuccess)
+            memcpy((char *)to + at, g->read_room, some);
+    }
+    return status == hipSuccess ? 0 : gpu_error(e, gpu, "reading what runs have noted", status);
+}
+
+static hipError_t reads_open(struct gpu *g)
+{
+    int least = 0, greatest = 0;
+    hipError_t status = hipDeviceGetStreamPriorityRange(&least, &greatest);
+
+    if (status == hipSuccess)
+        status = hipStreamCreateWithPriority(&g->reads, hipStreamNonBlocking, greatest);
+    return status == hipSuccess ? hipHostMalloc(&g->read_room, GPU_READ_ROOM, hipHostMallocPortable) : status;
 }
 
 /* ---- contexts ---- */
@@ -181,11 +238,13 @@ static int gpu_open(int gpu, struct error *e)
     if (status == hipSuccess)
         status = rules_open(g);
     if (status == hipSuccess)
+        status = reads_open(g);
+    if (status == hipSuccess)
         status = hipEventCreateWithFlags(&g->moved, hipEventDisableTiming);
     if (status == hipSuccess)
         status = hipEventCreateWithFlags(&g->copied, hipEventDisableTiming);
     if (status == hipSuccess)
-        status = hipHostMalloc(&g->clock_words, sizeof(struct clock_words), hipHostMallocMapped | hipHostMallocPortable);
+        status = hipHostMalloc(&g->clock_words, 2 * sizeof(struct clock_words), hipHostMallocMapped | hipHostMallocPortable);
     if (status != hipSuccess)
         return gpu_error(e, gpu, "making a context", status);
     g->multiprocessors = (uint32_t)properties.multiProcessorCount;
@@ -228,6 +287,8 @@ static void plugin_close(void)
         (void)hipStreamDestroy(gpus[g].side);
         (void)hipStreamDestroy(gpus[g].in);
         rules_close(&gpus[g]);
+        (void)hipStreamDestroy(gpus[g].reads);
+        (void)hipHostFree(gpus[g].read_room);
         (void)hipEventDestroy(gpus[g].moved);
         (void)hipEventDestroy(gpus[g].copied);
         (void)hipHostFree(gpus[g].clock_words);
@@ -243,11 +304,12 @@ static int plugin_health(int gpu, struct error *e)
 }
 
 static const struct gpu_plugin plugin = {
-    GPU_PLUGIN_ABI, GPU_KIND,     plugin_count, plugin_describe, plugin_open,     plugin_close, memory_alloc,
-    memory_free,    memory_copy,  memory_write, host_register,   host_unregister, launch_make,  launch_free,
-    launch_numbers, launch_start, word_store,   memory_share,    plugin_health,   launch_times, launch_workgroups,
-    host_alloc,     host_free,    copy_in,      copies_await,    memory_export,   writes_flush, rule_start,
-    words_look,     compiler,     code_compile, code_load,       code_free,       launch_code,
+    GPU_PLUGIN_ABI, GPU_KIND,      plugin_count,      plugin_describe, plugin_open,   plugin_close,
+    memory_alloc,   memory_free,   memory_copy,       memory_write,    host_register, host_unregister,
+    launch_make,    launch_free,   launch_numbers,    launch_start,    word_store,    memory_share,
+    plugin_health,  launch_times,  launch_workgroups, host_alloc,      host_free,     copy_in,
+    copies_await,   memory_export, writes_flush,      rule_start,      words_look,    records_clock,
+    records_read,   compiler,      code_compile,      code_load,       code_free,     launch_code,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct gpu_plugin *gpu_plugin(void)

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "kernels/plan/exchange/landing.h"
+#include "kernels/plan/exchange/run_record.h"
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define RINGS_FUNCTION static inline __host__ __device__
@@ -161,6 +162,8 @@ struct rings_head {
      * engines store at the other rank. */
     uint64_t come[RINGS_FLOWS], used[RINGS_FLOWS], counts[RINGS_PIECES_MOST + 1];
     struct rings_failure failure[RINGS_RANKS]; /* by the ranks that have found it */
+    struct run_record
+        records[RUN_RECORDS_RINGS]; /* of the last runs: run n's is [n % RUN_RECORDS_RINGS]; aligned to 16 bytes */
 };
 #define RINGS_INSIDE 16  /* bits */
 #define RINGS_UNITS 384u /* a multiple of the number of workgroups of any collective's kernel */

@@ -20,7 +20,6 @@
 #include "kernels/gpu/bound.h"
 #include "kernels/plan/compute/step.h"
 #include "kernels/plan/spec.h"
-#include "proto/base/clock.h"
 #include "proto/session.h"
 
 /* Whether operators can be bound in this communicator. */
@@ -232,7 +231,6 @@ static struct prepared *prepared_new(struct comm *c, enum fcc_op op)
     p->comm = c;
     p->op = op;
     p->number = ++c->prepared_number;
-    p->counted_ns = clock_ns();
     for (int r = 0; r < c->nranks; r++)
         p->ranks[r].plan_fd = p->ranks[r].area_fd = p->ranks[r].input_fd = p->ranks[r].code_fd = -1;
     return p;
@@ -287,7 +285,7 @@ static int ranks_make(struct prepared *p, const struct launch *l, const struct o
     }
     for (int r = 0; r < c->nranks && !status; r++)
         status = rank_make(p, l, &c->members[r], slots_bytes, args, e);
-    return status;
+    return status || p->repeated ? status : records_open(p, e);
 }
 
 /* The schedule to bind c->problem with: what was asked for; for `auto` see tune_best(), or fused while that is not known. -EAGAIN: an

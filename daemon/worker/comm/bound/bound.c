@@ -24,8 +24,7 @@
 
 /* The interval at which runs are checked. A run is seen up to one late, and so is its limit: together less than 100 ms. */
 #define WATCH_MS 40
-#define RUNS_MOST (1u << 20) /* that a GPU ends between two looks, by far. More is what a program has scribbled there */
-#define REFUSED_MS 1000      /* time in which a rank's process may repeat a run that it has refused, while others wait for it */
+#define REFUSED_MS 1000 /* time in which a rank's process may repeat a run that it has refused, while others wait for it */
 
 struct prepared *prepared_find(const struct comm *c, uint32_t number)
 {
@@ -44,8 +43,7 @@ static bool is_rings(const struct prepared *p)
 
 /* ---- the runs ---- */
 
-/* A rank's progress, as its kernels report it; or as it was when the rank freed the operator. */
-static struct progress progress_of(const struct prepared *p, int r)
+struct progress progress_of(const struct prepared *p, int r)
 {
     const struct prepared_rank *rank = &p->ranks[r];
 
@@ -113,6 +111,9 @@ static void kernels_end(const struct prepared *p, int r)
 
 void prepared_free(struct prepared *p)
 {
+    const bool areas_stay = !records_end(p);
+
+    records_free(p);
     for (int r = 0; r < p->comm->nranks; r++) {
         struct prepared_rank *rank = &p->ranks[r];
         if (rank->plan_fd >= 0)
@@ -124,7 +125,8 @@ void prepared_free(struct prepared *p)
         if (rank->code_fd >= 0)
             (void)close(rank->code_fd);
         free(rank->refused);
-        device_memory_free(p->comm->members[r].dev->device, &rank->area);
+        if (!areas_stay)
+            device_memory_free(p->comm->members[r].dev->device, &rank->area);
         for (int t = 0; t < FCC_MAX_TENSORS; t++)
             if (rank->buffers[t])
                 buffer_unref(rank->buffers[t]);
@@ -159,28 +161,19 @@ static enum fcc_op run_op(const struct prepared *p, int r)
     return (enum fcc_op)(atomic_load_explicit(&words->begun, memory_order_relaxed) >> 32);
 }
 
-/* Counts the runs that have ended since the last look. All ranks take part in each, so rank 0's are all. */
+/* Counts the runs that have ended since the last look. All ranks take part in each, so rank 0's are all. Of rings the host is told of few: records.c. */
 static void runs_count(struct prepared *p)
 {
     struct comm *c = p->comm;
     const uint32_t ended = progress_of(p, 0).ended, more = ended - p->counted;
-    const uint64_t now = clock_ns();
 
-    if (p->repeated || c->state != COMM_ACTIVE)
+    if (p->repeated || is_rings(p) || c->state != COMM_ACTIVE)
         return;
     p->counted = ended;
     if (more && more <= RUNS_MOST) {
         c->runs += more;
         meter_runs(c->worker, p->op, more);
-        flight_looked(c->flight, ++c->looks,
-                      &(struct flight_look){.prepared = p->number,
-                                            .op = run_op(p, 0),
-                                            .last = ended,
-                                            .n = more,
-                                            .from_ns = p->counted_ns,
-                                            .until_ns = now});
     }
-    p->counted_ns = now;
 }
 
 /* A rank frees the operator. Its memory stays, because others' kernels may still use it. */
@@ -439,6 +432,8 @@ static void runs_watch(evutil_socket_t sock, short what, void *arg)
         (void)event_del(c->prepared_watch);
         return;
     }
+    LIST_FOREACH(p, &c->prepared, link)
+        records_look(p, now);
     if (c->state != COMM_ACTIVE) {
         abort_again(c);
         return;

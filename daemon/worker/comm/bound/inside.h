@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * inside.h - bound operators, as bound.c and bind.c share them.
+ * inside.h - bound operators, as bound.c, bind.c and records.c share them.
  */
 #ifndef FCC_DAEMON_WORKER_COMM_BOUND_INSIDE_H
 #define FCC_DAEMON_WORKER_COMM_BOUND_INSIDE_H
 
 #include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/device/memory.h"
+
+#define RUNS_MOST (1u << 20) /* that a GPU ends between two looks, by far. More is what a program has scribbled there */
+
+struct run_log;
 
 /* The newest runs of a rank that have begun and ended: the lower halves of their numbers. */
 struct progress {
@@ -57,7 +61,7 @@ struct prepared {
     uint64_t since;               /* comm.operators when it was announced */
     int running;                  /* number of runs that it counts as running now */
     uint32_t counted;             /* rank 0's runs that have ended and are counted; the lower half */
-    uint64_t counted_ns;          /* when that was */
+    struct run_log *log;          /* records.c: what is known of its runs. NULL: it is repeated, so they are operators */
     struct launch *planned;       /* has the problem, and the plans that the ranks were given */
     struct prepared_rank ranks[]; /* [comm.nranks] */
 };
@@ -74,6 +78,15 @@ void prepared_kernels_end(const struct prepared *p);
 /* Bind c's next operator, for which all ranks ask, and announce it. Nothing of c runs. -EAGAIN: which schedule is the better one is
  * not known yet. */
 int prepared_make_repeated(struct comm *c, struct error *e);
+/* A rank's progress, as its kernels report it; or as it was when the rank freed the operator. */
+struct progress progress_of(const struct prepared *p, int r);
+/* records.c. All ranks have their areas: what their runs note there is read from now on. */
+int records_open(struct prepared *p, struct error *e);
+/* Takes in what has been read, and reads more if there may be more. */
+void records_look(struct prepared *p, uint64_t now);
+/* Reads and takes in the rest, before the ranks' areas are freed. False: they are still being read, and must stay. */
+bool records_end(struct prepared *p);
+void records_free(struct prepared *p);
 /* A sealed file with these bytes. */
 int sealed_make(const char *name, const void *data, size_t bytes, int *fd, struct error *e);
 /* Start the timer that watches the communicator's runs. */

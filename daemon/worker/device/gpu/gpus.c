@@ -17,6 +17,7 @@
 
 #include "daemon/common/plugin.h"
 #include "daemon/worker/device/gpu/leave.h"
+#include "daemon/worker/device/gpu/reader.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/engine/life.h"
 #include "daemon/worker/engine/meter.h"
@@ -176,6 +177,7 @@ void gpus_close(struct worker *w)
 
     if (!g)
         return;
+    gpu_reader_stop(g);
     gpu_leave_close(g);
     lives_stop(g->lives);
     gpu_watch_stop(g->watch);

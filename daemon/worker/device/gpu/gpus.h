@@ -13,6 +13,7 @@
 struct retired;
 struct receive_bounce;
 struct gpu_retired_host;
+struct gpu_reader;
 
 /* A GPU's FIFO of triggers for the proxy (nodes/gpu_data.c). */
 struct gpu_sending {
@@ -36,7 +37,8 @@ struct gpus {
     TAILQ_HEAD(leaving_head, launch) leaving; /* leave.c: launches whose kernels were told to leave */
     struct helpers *helpers;
     struct lives *lives;
-    struct gpu_codes *codes; /* code.c; NULL: none was needed yet */
+    struct gpu_reader *reader; /* reader.c; NULL: nothing was read yet */
+    struct gpu_codes *codes;   /* code.c; NULL: none was needed yet */
     int count;
     bool all_wait;                    /* all GPUs have stream memory operations */
     uint32_t open;                    /* a bit for each open GPU */

@@ -25,6 +25,7 @@ struct rings_run {
     uint64_t number;
     bool leave, twice; /* leave: the run was given up */
     bool over;         /* the operator is, and so the words in host memory may be gone */
+    bool noted;        /* it is a run, so it has a record (run_record.h) */
     bool told;         /* a thread of the workgroup has waited for long: the host knows of the run */
     bool
         knows; /* rings_begin<true>(): what comes from where is known without the other ranks' headers, which are compared meanwhile */
@@ -79,7 +80,8 @@ GPU_DEVICE bool rings_await(const struct rings_call &c, struct rings_run &run, c
 
 /* ---- headers ---- */
 
-static_assert(offsetof(struct rings_head, header) % 16 == 0, "stored as pairs of words");
+static_assert(offsetof(struct rings_head, header) % 16 == 0 && offsetof(struct rings_head, records) % 16 == 0,
+              "stored as pairs of words");
 
 GPU_DEVICE bool rings_has_own(uint32_t share)
 {

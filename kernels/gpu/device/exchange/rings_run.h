@@ -36,8 +36,23 @@ GPU_DEVICE bool rings_skips(const struct rings_call &c, struct rings_run *run, u
     run->number = last;
     run->over = failed == UINT64_MAX;
     run->leave = true;
-    run->twice = run->told = run->each = run->twins = false;
+    run->noted = run->twice = run->told = run->each = run->twins = false;
     return true;
+}
+
+/* One thread of the first workgroup: the run has begun. A product's lengths are not among the call's. */
+GPU_DEVICE void rings_record_begin(const struct rings_call &c, uint64_t number, uint64_t clock)
+{
+    const struct gpu_collective &w = c.what;
+    const uint64_t elements = (uint64_t)(w.in_elements > w.out_elements ? w.in_elements : w.out_elements);
+
+    gpu_record_begin(rings_head_of(c, c.rank)->records, RUN_RECORDS_RINGS, number, clock,
+                     run_record_what(number, RUN_RECORDS_RINGS, w.op, w.dtype, w.rows ? 0 : elements * w.element_bytes));
+}
+
+GPU_DEVICE void rings_record_end(const struct rings_call &c, uint64_t number, bool given_up)
+{
+    gpu_record_end(rings_head_of(c, c.rank)->records, RUN_RECORDS_RINGS, number, given_up);
 }
 
 /* One thread: the run's number, and whether it must not begin. A call's workgroups are alone: the sum of what those before have added is a
@@ -52,11 +67,15 @@ GPU_DEVICE void rings_number(const struct rings_call &c, struct rings_run *run)
         return;
     gpu_load_relaxed_pair(true, rings_failure_of(c, c.rank), &failed, &products);
     const uint64_t inside = atomicAdd((unsigned long long *)&head->inside, own),
-                   begun = atomicAdd((unsigned long long *)&head->begun, (unsigned long long)(RINGS_UNITS / gridDim.x));
+                   begun = atomicAdd((unsigned long long *)&head->begun, (unsigned long long)(RINGS_UNITS / gridDim.x)),
+                   clock = blockIdx.x == 0 ? gpu_clock() : 0; /* while they are on their way */
     run->number = begun / RINGS_UNITS + products + 1;
     run->over = failed == UINT64_MAX;
     run->leave = failed >= run->number;
     run->twice = inside >> RINGS_INSIDE != (inside & ((1u << RINGS_INSIDE) - 1)) * c.what.number;
+    run->noted = !run->over;
+    if (blockIdx.x == 0 && !run->over)
+        rings_record_begin(c, run->number, clock);
     run->told = run->each = run->twins = false;
     if (failed + 1 == run->number && blockIdx.x == 0) /* the run before had ended here when it was given up */
         gpu_store_relaxed((uint64_t *)c.failed, failed);
@@ -171,8 +190,8 @@ GPU_DEVICE bool rings_learn(const struct rings_call &c, struct rings_run *run, b
 }
 
 /* All threads: the workgroup leaves. When all have, the next kernel on the stream begins, which is the next run. failed: the first thread of the
- * first workgroup has seen that the run was given up. */
-GPU_DEVICE void rings_end_after(const struct rings_call &c, const struct rings_run &run, bool failed)
+ * first workgroup has seen that the run was given up. goes_on: the kernel is followed by others of the same run, the last of which says when it has ended. */
+GPU_DEVICE void rings_end_after(const struct rings_call &c, const struct rings_run &run, bool failed, bool goes_on = false)
 {
     gpu_let_follow();
     __syncthreads();
@@ -184,16 +203,18 @@ GPU_DEVICE void rings_end_after(const struct rings_call &c, const struct rings_r
         return;
     if (failed || run.leave)
         gpu_store_relaxed((uint64_t *)c.failed, run.number);
+    if (blockIdx.x == 0 && run.noted && (!goes_on || failed || run.leave))
+        rings_record_end(c, run.number, failed || run.leave);
     if (run.told)
         gpu_store_relaxed((uint64_t *)c.ended, (uint64_t)(uint32_t)run.number);
 }
 
 /* The same. Only the first workgroup asks once more whether another rank has given the run up; if that comes later, the next run tells the host
  * (rings_number()). */
-GPU_DEVICE void rings_end(const struct rings_call &c, const struct rings_run &run)
+GPU_DEVICE void rings_end(const struct rings_call &c, const struct rings_run &run, bool goes_on = false)
 {
     gpu_let_follow();
-    rings_end_after(c, run, threadIdx.x == 0 && (blockIdx.x == 0 ? rings_must_leave(c, run) : run.leave));
+    rings_end_after(c, run, threadIdx.x == 0 && (blockIdx.x == 0 ? rings_must_leave(c, run) : run.leave), goes_on);
 }
 
 #endif

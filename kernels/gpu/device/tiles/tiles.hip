@@ -41,16 +41,16 @@ static __global__ void __launch_bounds__(BEGIN_THREADS)
     __shared__ struct rings_run run;
 
     gpu_follow();
-    const bool goes_on = rings_begin(c, &run) && rings_meet(c, &run, false, true);
+    const bool begun = rings_begin(c, &run) && rings_meet(c, &run, false, true);
     for (uint32_t i = threadIdx.x; i <= RINGS_PIECES_MOST; i += BEGIN_THREADS)
         rings_head_of(c, c.rank)->counts[i] = rings_piece_count(run.number, i);
     for (uint32_t i = threadIdx.x; i < TILES_WORDS; i += BEGIN_THREADS)
         words->parts[i] = 0; /* a run that was given up left some */
     if (threadIdx.x == 0) {
         words->taken = words->moved = words->come_to = 0;
-        words->run = goes_on ? run.number : 0;
+        words->run = begun ? run.number : 0;
     }
-    rings_end(c, run);
+    rings_end(c, run, true); /* tiles_end() */
 }
 
 /* ---- any matrices, on any GPU ---- */

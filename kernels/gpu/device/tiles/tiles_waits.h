@@ -235,6 +235,8 @@ GPU_DEVICE void tiles_end(const struct tiles_call &call, const struct tiles_run 
 #endif
     if (threadIdx.x || !run.number || run.over)
         return;
+    if (blockIdx.x == 0)
+        rings_record_end(call.rings, run.number, run.leave);
     if (run.leave)
         gpu_store_relaxed((uint64_t *)call.rings.failed, run.number);
     if (run.told)
