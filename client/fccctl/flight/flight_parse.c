@@ -145,7 +145,7 @@ static int run_compare(const void *a, const void *b)
 /* The last runs that ranks have launched, the oldest first. */
 static struct json_object *runs_parse(const struct flight_comm *c, unsigned most, uint64_t now)
 {
-    const struct flight_run *runs[FLIGHT_RUNS];
+    const struct flight_run *runs[FLIGHT_RUNS] = {NULL};
     struct json_object *list = json_object_new_array();
     unsigned n = 0;
 
