@@ -315,6 +315,7 @@ static void runs_shown(void)
     *come = 2;
     ranks_join(&r);
     counted_await("gemm_all_to_all", RUNS + 1); /* the last of them was freed behind it */
+    flight_await_runs("test", &(struct flight_expected){"gemm_all_to_all", 2, 1, RUNS + 1, 0, since, 0}, CLOCKS_NS);
     fake_stop(&d);
 }
 
