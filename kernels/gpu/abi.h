@@ -521,7 +521,7 @@ struct gpu_plugin {
 
     /* ---- what ranks' own kernels have noted of their runs (run_record.h) ---- */
 
-    /* Reads the clock by which they have. Takes some 0.1 ms of the GPU, and waits for a place there, but not for ever. */
+    /* Reads the clock by which they have. Takes some 0.1 ms of the GPU, and waits until there is a place for a thread. */
     int (*clock_read)(int gpu, struct gpu_moment *out, struct error *e);
     /* Copies memory of the GPU. Waits for nothing but the copy. */
     int (*records_read)(void *to, int gpu, uint64_t from, uint64_t bytes, struct error *e);

@@ -49,7 +49,7 @@
  * a part agree. The headers say what each rank sends, as always, and receivers store that for whoever follows on their stream.
  *
  * The host hears only of collectives that wait for long, and of runs that were given up (struct fcc_binding: begun, ended, until): a kernel
- * ends when its stores have reached the host, which takes as long as a small collective.
+ * ends when its stores have reached the host, which takes as long as a small collective. Each run has a record in its rank's memory, which the worker reads (run_record.h).
  */
 #ifndef FCC_KERNELS_GPU_RINGS_H
 #define FCC_KERNELS_GPU_RINGS_H

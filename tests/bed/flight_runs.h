@@ -45,19 +45,21 @@ static inline struct json_object *flight_read(const char *job)
     return o;
 }
 
-/* The first communicator's runs, which are the recorder's. */
+/* The first communicator's runs, which are the recorder's. NULL: none has formed yet. */
 static inline struct json_object *flight_launched(struct json_object *flight)
 {
-    return flight_field(json_object_array_get_idx(flight_field(flight, "comms"), 0), "launched");
+    struct json_object *comms = flight_field(flight, "comms");
+
+    return json_object_array_length(comms) ? flight_field(json_object_array_get_idx(comms, 0), "launched") : NULL;
 }
 
 /* What is expected of the runs of an operator. */
 struct flight_expected {
     const char *op;
-    int prepared;        /* 0: any */
-    int64_t first, last; /* numbers: each is there once */
-    int64_t bytes;       /* -1: any */
-    uint64_t since_ns;   /* all is behind this time */
+    int prepared;                /* 0: any */
+    int64_t first, last;         /* numbers: each is there once */
+    int64_t bytes;               /* -1: any */
+    uint64_t since_ns, until_ns; /* they have begun and ended between these times; until_ns 0: until now */
 };
 
 static inline uint64_t flight_clock(void)
@@ -72,27 +74,28 @@ static inline uint64_t flight_clock(void)
 static inline int64_t flight_ended(struct json_object *flight, const struct flight_expected *expected, int64_t slack_ns)
 {
     struct json_object *runs = flight_launched(flight);
-    const int64_t now = (int64_t)flight_clock(), since = (int64_t)expected->since_ns;
+    const int64_t now = (int64_t)flight_clock(), since = (int64_t)expected->since_ns,
+                  until = expected->until_ns ? (int64_t)expected->until_ns + slack_ns : now;
     int64_t number = expected->first - 1, begun_before = 0, ended = 0;
 
-    for (size_t i = 0; i < json_object_array_length(runs); i++) {
+    for (size_t i = 0; runs && i < json_object_array_length(runs); i++) {
         struct json_object *r = json_object_array_get_idx(runs, i);
         const int64_t begun = flight_number(r, "begun_ns"), came = flight_number(r, "came_ns"),
                       end = flight_number(r, "ended_ns");
         if (!flight_says(r, "op", expected->op) || (expected->prepared && flight_number(r, "prepared") != expected->prepared))
             continue;
-        if (flight_number(r, "run") != ++number || begun < begun_before || begun < since - slack_ns || begun > now ||
-            (expected->bytes >= 0 && flight_number(r, "bytes") != expected->bytes))
+        if (flight_number(r, "run") != ++number || begun < begun_before - slack_ns || begun < since - slack_ns ||
+            begun > until || (expected->bytes >= 0 && flight_number(r, "bytes") != expected->bytes))
             check_failed(__FILE__, __LINE__, "run %lld of %s was to be there, begun between %lld, %lld and %lld: %s",
-                         (long long)number, expected->op, (long long)since, (long long)begun_before, (long long)now,
+                         (long long)number, expected->op, (long long)since, (long long)begun_before, (long long)until,
                          json_object_to_json_string(r));
         begun_before = begun;
         if (!flight_says(r, "state", "ended"))
             continue;
-        if (came < begun || end < came - slack_ns || end > now || !flight_says(r, "missing", "[ ]") ||
+        if (came < begun || end < came - slack_ns || end > until || !flight_says(r, "missing", "[ ]") ||
             !flight_says(r, "inside", "[ ]"))
             check_failed(__FILE__, __LINE__, "run %lld of %s has ended by %lld: %s", (long long)number, expected->op,
-                         (long long)now, json_object_to_json_string(r));
+                         (long long)until, json_object_to_json_string(r));
         ended++;
     }
     CHECK(number <= expected->last);

@@ -63,15 +63,22 @@ int fake_words_look(int gpu, const uint64_t words[], uint32_t n, uint64_t to[], 
 #define CLOCK_AHEAD UINT64_C(3600000000000)
 #define CLOCK_TICK 10 /* ns */
 
+static uint64_t clock_at(uint64_t ns)
+{
+    return (ns + CLOCK_AHEAD) / CLOCK_TICK;
+}
+
 uint64_t fake_clock(void)
 {
-    return (now_ns() + CLOCK_AHEAD) / CLOCK_TICK;
+    return clock_at(now_ns());
 }
 
 int fake_clock_read(int gpu, struct gpu_moment *out, struct error *e)
 {
     wrong(pthread_equal(engine, pthread_self()), "a GPU's clock is read on the engine's thread");
-    *out = (struct gpu_moment){.clock = fake_clock(), .ns = now_ns(), .rate = CLOCK_TICK};
+    out->ns = now_ns();
+    out->clock = clock_at(out->ns);
+    out->rate = CLOCK_TICK;
     return lost_error(gpu, e);
 }
 
@@ -90,8 +97,8 @@ void fake_record_begin(struct run_record *records, uint32_t n, uint64_t run, uin
 
     atomic_store(&words[2], what);
     atomic_store(&words[3], 0);
-    atomic_store(&words[0], run);
     atomic_store(&words[1], fake_clock());
+    atomic_store(&words[0], run);
 }
 
 void fake_record_end(struct run_record *records, uint32_t n, uint64_t run, bool given_up)

@@ -310,11 +310,12 @@ static void runs_shown(void)
     counted_await("gemv_all_reduce", 1);
     counted_await("gemm_all_to_all", RUNS);
     flight_await("4 runs that its ranks have launched by themselves have ended", "LAUNCHED");
-    flight_await_runs("test", &(struct flight_expected){"gemv_all_reduce", 1, 1, 1, 0, since}, CLOCKS_NS);
-    flight_await_runs("test", &(struct flight_expected){"gemm_all_to_all", 2, 1, RUNS, 0, since}, CLOCKS_NS);
+    flight_await_runs("test", &(struct flight_expected){"gemv_all_reduce", 1, 1, 1, 0, since, 0}, CLOCKS_NS);
+    flight_await_runs("test", &(struct flight_expected){"gemm_all_to_all", 2, 1, RUNS, 0, since, 0}, CLOCKS_NS);
     *come = 2;
     ranks_join(&r);
     counted_await("gemm_all_to_all", RUNS + 1); /* the last of them was freed behind it */
+    flight_await_runs("test", &(struct flight_expected){"gemm_all_to_all", 2, 1, RUNS + 1, 0, since, 0}, CLOCKS_NS);
     fake_stop(&d);
 }
 

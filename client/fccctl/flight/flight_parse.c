@@ -131,32 +131,35 @@ static struct json_object *run_parse(const struct flight_run *r, uint32_t nranks
 }
 
 /* By when they began; what has no time comes first. */
-static int run_compare(const void *a, const void *b)
-{
-    const struct flight_run *const *x = a, *const *y = b;
-    const uint64_t first = atomic_load_explicit(&(*x)->record, memory_order_relaxed),
-                   second = atomic_load_explicit(&(*y)->record, memory_order_relaxed);
+struct found_run {
+    uint64_t begun_ns, record;
+    const struct flight_run *run;
+};
 
-    if ((*x)->begun_ns != (*y)->begun_ns)
-        return (*x)->begun_ns < (*y)->begun_ns ? -1 : 1;
-    return first < second ? -1 : first > second;
+static int found_compare(const void *a, const void *b)
+{
+    const struct found_run *x = a, *y = b;
+
+    if (x->begun_ns != y->begun_ns)
+        return x->begun_ns < y->begun_ns ? -1 : 1;
+    return x->record < y->record ? -1 : x->record > y->record;
 }
 
 /* The last runs that ranks have launched, the oldest first. */
 static struct json_object *runs_parse(const struct flight_comm *c, unsigned most, uint64_t now)
 {
-    const struct flight_run *runs[FLIGHT_RUNS];
+    struct found_run found[FLIGHT_RUNS] = {{0, 0, NULL}};
     struct json_object *list = json_object_new_array();
     unsigned n = 0;
 
     for (unsigned i = 0; i < FLIGHT_RUNS; i++) {
         const uint64_t record = atomic_load_explicit(&c->runs[i].record, memory_order_relaxed);
         if (record && (record - 1) % FLIGHT_RUNS == i && record < UINT64_MAX / 2)
-            runs[n++] = &c->runs[i];
+            found[n++] = (struct found_run){c->runs[i].begun_ns, record, &c->runs[i]};
     }
-    qsort(runs, n, sizeof(runs[0]), run_compare);
+    qsort(found, n, sizeof(found[0]), found_compare);
     for (unsigned i = n > most ? n - most : 0; i < n; i++)
-        (void)json_object_array_add(list, run_parse(runs[i], c->nranks, now));
+        (void)json_object_array_add(list, run_parse(found[i].run, c->nranks, now));
     return list;
 }
 

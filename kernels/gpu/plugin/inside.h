@@ -13,7 +13,7 @@
  *
  * Each open GPU has these streams. Operators run on `run`, in the order in which they were enqueued; it may block for long
  * while it waits for a client. Data from other nodes is copied on `in`, by the proxy's thread. Rules of trackers use streams of
- * their own, `rules`, and `looks` for words in memory, which nothing ever blocks. Everything else (copies,
+ * their own, `rules`, and `looks` for words in memory, which nothing ever blocks, and what runs have noted is read on `reads`. Everything else (copies,
  * zeroing, clocks) uses `side`, so that it never waits for operators. For the same reason nothing here calls a function that
  * waits for the whole GPU, as hipFree() does.
  */

@@ -124,17 +124,23 @@ static int clock_ask(struct clock_words *w, uint64_t *clock, uint64_t *ns)
     return 0;
 }
 
-/* w: of the thread's own; stream: nothing on it waits. */
-static int clock_read_on(int gpu, struct clock_words *w, hipStream_t stream, uint64_t *clock, uint64_t *ns, struct error *e)
+/* Whose words they are: each thread has its own. */
+enum clock_reader { CLOCK_ENGINE, CLOCK_RECORDS, CLOCK_READERS };
+
+/* stream: nothing on it waits. */
+static int clock_read_on(int gpu, enum clock_reader reader, hipStream_t stream, uint64_t *clock, uint64_t *ns, struct error *e)
 {
-    struct clock_words *there = NULL;
+    struct clock_words *w = (struct clock_words *)gpus[gpu].clock_words, *there = NULL;
     uint64_t rounds = CLOCK_ROUNDS;
     int answer = 0;
     hipError_t status = hipSetDevice(gpu);
 
-    memset((void *)w, 0, sizeof(*w));
     if (status == hipSuccess)
         status = hipHostGetDevicePointer((void **)&there, (void *)w, 0);
+    if (status == hipSuccess)
+        there += reader;
+    w += reader;
+    memset((void *)w, 0, sizeof(*w));
     void *arguments[] = {&there, &rounds};
     if (status == hipSuccess)
         status = hipLaunchKernel((const void *)clock_answer, dim3(1), dim3(1), arguments, 0, stream);
@@ -150,7 +156,7 @@ static int clock_read_on(int gpu, struct clock_words *w, hipStream_t stream, uin
 
 int gpu_clock_read(int gpu, uint64_t *clock, uint64_t *ns, struct error *e)
 {
-    return clock_read_on(gpu, (struct clock_words *)gpus[gpu].clock_words, gpus[gpu].side, clock, ns, e);
+    return clock_read_on(gpu, CLOCK_ENGINE, gpus[gpu].side, clock, ns, e);
 }
 
 /* ---- what runs have noted: by a thread of its own ---- */
@@ -164,7 +170,7 @@ static int records_clock(int gpu, struct gpu_moment *out, struct error *e)
 {
     const struct gpu *g = &gpus[gpu];
     struct gpu_moment now = {0, 0, 1};
-    int status = clock_read_on(gpu, (struct clock_words *)g->clock_words + 1, g->reads, &now.clock, &now.ns, e);
+    int status = clock_read_on(gpu, CLOCK_RECORDS, g->reads, &now.clock, &now.ns, e);
 
     if (status)
         return status;
@@ -244,7 +250,8 @@ static int gpu_open(int gpu, struct error *e)
     if (status == hipSuccess)
         status = hipEventCreateWithFlags(&g->copied, hipEventDisableTiming);
     if (status == hipSuccess)
-        status = hipHostMalloc(&g->clock_words, 2 * sizeof(struct clock_words), hipHostMallocMapped | hipHostMallocPortable);
+        status = hipHostMalloc(&g->clock_words, CLOCK_READERS * sizeof(struct clock_words),
+                               hipHostMallocMapped | hipHostMallocPortable);
     if (status != hipSuccess)
         return gpu_error(e, gpu, "making a context", status);
     g->multiprocessors = (uint32_t)properties.multiProcessorCount;

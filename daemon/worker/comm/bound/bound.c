@@ -43,17 +43,6 @@ static bool is_rings(const struct prepared *p)
 
 /* ---- the runs ---- */
 
-struct progress progress_of(const struct prepared *p, int r)
-{
-    const struct prepared_rank *rank = &p->ranks[r];
-
-    if (!rank->held)
-        return rank->last;
-    const struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[rank->place];
-    return (struct progress){.begun = (uint32_t)atomic_load_explicit(&words->begun, memory_order_relaxed),
-                             .ended = (uint32_t)atomic_load_explicit(&words->ended, memory_order_relaxed)};
-}
-
 static bool is_running(const struct prepared *p, int r, struct progress *out)
 {
     *out = progress_of(p, r);

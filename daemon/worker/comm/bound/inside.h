@@ -78,9 +78,9 @@ void prepared_kernels_end(const struct prepared *p);
 /* Bind c's next operator, for which all ranks ask, and announce it. Nothing of c runs. -EAGAIN: which schedule is the better one is
  * not known yet. */
 int prepared_make_repeated(struct comm *c, struct error *e);
-/* A rank's progress, as its kernels report it; or as it was when the rank freed the operator. */
+/* records.c. A rank's progress, as its kernels report it to the host; or as it was when the rank freed the operator. */
 struct progress progress_of(const struct prepared *p, int r);
-/* records.c. All ranks have their areas: what their runs note there is read from now on. */
+/* All ranks have their areas: what their runs note there is read from now on. */
 int records_open(struct prepared *p, struct error *e);
 /* Takes in what has been read, and reads more if there may be more. */
 void records_look(struct prepared *p, uint64_t now);

@@ -19,12 +19,15 @@
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/reader.h"
+#include "daemon/worker/engine/endpoint.h"
 #include "daemon/worker/engine/flight.h"
 #include "daemon/worker/engine/meter.h"
 #include "kernels/gpu/bound.h"
+#include "kernels/plan/compute/step.h"
 #include "kernels/plan/spec.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
+#include "proto/session.h"
 
 #define REST_LEAST_NS UINT64_C(40000000) /* between two looks that find nothing */
 #define REST_MOST_NS UINT64_C(1000000000)
@@ -48,8 +51,10 @@ struct run_log {
 int records_open(struct prepared *p, struct error *e)
 {
     const int nranks = p->comm->nranks;
-    struct run_log *log = calloc(1, sizeof(*log));
+    struct run_log *log = nranks <= GPU_MAX_GPUS ? calloc(1, sizeof(*log)) : NULL;
 
+    if (nranks > GPU_MAX_GPUS)
+        return 0; /* their processes will refuse the plan (bound_check.h) */
     if (!log)
         return error_set(e, -ENOMEM, "prepare: out of memory");
     const bool rings = op_spec(p->op)->exchange == EXCHANGE_RINGS;
@@ -118,11 +123,12 @@ static uint64_t newest_find(struct run_log *log, int nranks)
     return newest;
 }
 
+/* Of rings: the run's. Ranks that are about to run a guarded step (kernels/gpu/bound.h) compare that first, in a run that is none of the step's. */
 static uint16_t op_of(const struct prepared *p, const struct run_record *rec)
 {
     const uint32_t op = run_record_op(rec->what);
 
-    return (uint16_t)(op && op < FCC_OP_COUNT ? op : p->op);
+    return (uint16_t)(op && op < FCC_OP_COUNT && !op_is_step((enum fcc_op)op) ? op : p->op);
 }
 
 /* ---- a run ---- */
@@ -241,6 +247,17 @@ static bool take_in(struct prepared *p, uint64_t now)
 }
 
 /* ---- when ---- */
+
+struct progress progress_of(const struct prepared *p, int r)
+{
+    const struct prepared_rank *rank = &p->ranks[r];
+
+    if (!rank->held)
+        return rank->last;
+    const struct fcc_binding *words = &p->comm->members[r].session->memory->bindings[rank->place];
+    return (struct progress){.begun = (uint32_t)atomic_load_explicit(&words->begun, memory_order_relaxed),
+                             .ended = (uint32_t)atomic_load_explicit(&words->ended, memory_order_relaxed)};
+}
 
 /* Changes when the host is told of a run's begin or end. */
 static uint64_t told_of(const struct prepared *p)
