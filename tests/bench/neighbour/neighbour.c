@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -79,7 +80,8 @@ void must(int status, const char *what)
 
 void become(uid_t uid)
 {
-    if (setgroups(0, NULL) || setgid(uid) || setuid(uid))
+    /* If the bench is killed, so are its processes; after the change of users, which would take that back. */
+    if (setgroups(0, NULL) || setgid(uid) || setuid(uid) || prctl(PR_SET_PDEATHSIG, SIGKILL))
         _exit(3);
 }
 
@@ -288,6 +290,7 @@ static pid_t daemon_start(const char *fccd, char *const more[])
     (void)snprintf(s->socket, sizeof(s->socket), "%s/fccd.sock", directory);
     pid_t pid = fork();
     if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
         (void)execv(fccd, argv);
         perror(fccd);
         _exit(1);
