@@ -23,6 +23,7 @@
 #include "daemon/common/confine.h"
 #include "proto/base/log.h"
 #include "proto/base/log_limit.h"
+#include "proto/base/timeslice.h"
 #include "proto/variables.h"
 
 #define VISITORS_MAX 1024        /* connections that are not handed over yet */
@@ -322,6 +323,8 @@ int broker_run(const struct config *config, int argc, char *argv[])
         log_catch_up(true);
         return EXIT_FAILURE;
     }
+    /* It works for microseconds when somebody connects, or a worker or node has something to say, and must not wait for the slices of those who compute. */
+    (void)timeslice_shorten();
     int status = broker_open(&b, config, argc, argv);
     if (!status) {
         (void)event_base_dispatch(b.base);

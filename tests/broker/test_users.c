@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "proto/base/timeslice.h"
 #include "tests/bed/users_bed.h"
 
 /* Run in a child as that user. */
@@ -211,6 +212,34 @@ static void weights(void)
     open_to_all(&d);
     as_user(HOSTILE, weighs, &light);
     as_user(OTHER, weighs, &heavy);
+    daemon_stop(&d);
+}
+
+/* ns; 0: this kernel does not say, or has no such slices (before Linux 6.12) */
+static uint64_t timeslice_of(pid_t pid)
+{
+    struct timeslice_attr a;
+
+    return syscall(SYS_sched_getattr, pid, &a, sizeof(a), 0) ? 0 : a.runtime;
+}
+
+/* Broker and workers have short slices of time: who is woken for microseconds does not wait for other users' programs that compute. */
+static void timeslices(void)
+{
+    struct test_daemon d;
+    fcc_context *context;
+
+    pid_t child = fork(); /* what this process has, all that it starts would have, too */
+    if (child == 0)
+        _exit(!timeslice_shorten() || timeslice_of(0) != TIMESLICE_NS);
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    if (status || timeslice_of(0) == TIMESLICE_NS)
+        test_skip("skipped: slices of time: this kernel has them all of one length");
+    daemon_start(&d, NULL);
+    OK(fcc_connect(NULL, &context));
+    CHECK(timeslice_of(d.pid) == TIMESLICE_NS && timeslice_of(daemon_worker(&d)) == TIMESLICE_NS);
+    fcc_disconnect(context);
     daemon_stop(&d);
 }
 
@@ -422,11 +451,9 @@ static void another_users_buffer(void)
 int main(void)
 {
     static const struct test tests[] = {
-        {"two_users", two_users, 0},
-        {"another_users_buffer", another_users_buffer, 0},
-        {"weights", weights, 0},
-        {"too_many_jobs", too_many_jobs, 0},
-        {"private_daemon", private_daemon, 0},
+        {"two_users", two_users, 0},           {"another_users_buffer", another_users_buffer, 0},
+        {"timeslices", timeslices, 0},         {"weights", weights, 0},
+        {"too_many_jobs", too_many_jobs, 0},   {"private_daemon", private_daemon, 0},
         {"advice_to_join", advice_to_join, 0},
     };
     return tests_run("users", TESTS(tests));

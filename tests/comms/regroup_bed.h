@@ -24,6 +24,7 @@
 struct scene {
     _Atomic int ready, go, done;
     _Atomic uint64_t killed_ns;
+    double limit_ms;    /* from there to the first right operator */
     _Atomic int victim; /* shared: who dies */
     _Atomic pid_t worker;
 };
