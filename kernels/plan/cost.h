@@ -102,6 +102,18 @@ struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s)
 /* Pieces of memory, each by itself, that what it stores is at a destination. */
 double slice_rows(const struct slice_costs *c, const struct slice *s);
 
+/* A tile of a product, as a GPU's kernel computes it. It goes through K as long however few of its rows are used: the matrix units multiply all of them, and
+ * the columns' factors come anyway. Slices of several destinations that lie side by side are one tile, and where there are few tiles several workgroups
+ * share one's K. */
+struct cost_tile {
+    double flops, loaded; /* of one workgroup: operations with all of the tile's rows, and bytes of both factors that come to it */
+    double sums;          /* bytes of partial sums that it gives to those that share the tile's K */
+    /* For a slice of a tile that has several: rounds in which the workgroups compute all tiles, for each round in which they would compute all slices */
+    double rounds;
+};
+/* flops 0: the plan is no product for a GPU, or has nothing to compute. */
+struct cost_tile cost_tile(const struct problem *problem, const struct plan *plan, uint32_t workgroups);
+
 /* What a plan's rank does: the sum of its slices. */
 struct cost_work cost_plan(const struct problem *problem, const struct plan *plan);
 

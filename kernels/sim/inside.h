@@ -229,6 +229,8 @@ struct task {
     double of_memory;       /* of a byte, what it counts on memory, where a cache has its part of what the operator touches */
     double flops_s, adds_s; /* of a workgroup: what it computes, and additions of partial sums */
     double found;           /* part of the bytes that its slices read that a cache of tables has */
+    double tile_s;          /* what a slice of a product in tiles takes; 0: what is counted of it */
+    double stored_more;     /* of what its slices store over a node's links, what a link carries for a byte */
     uint32_t op, group;     /* group: its index among the operator's */
     int rank, place;        /* of all; in its group */
     uint32_t next, done;    /* slices that workgroups have taken, and finished */

@@ -176,6 +176,22 @@ static void tables_look(const struct sim *s, const struct operator* op, struct t
         t->found = c.again * (kept < c.table ? kept / c.table : 1);
 }
 
+/* Products of a GPU whose tiles are described. */
+static void tiles_look(const struct sim *s, const struct operator* op, struct task *t)
+{
+    const struct sim_device *d = &s->m.device;
+
+    t->stored_more = 1;
+    if (!(d->tile_bytes_s > 0))
+        return;
+    const struct cost_tile c = cost_tile(t->costs.problem, t->plan, op->workgroups);
+    if (!(c.flops > 0))
+        return;
+    const double computing = t->flops_s > 0 ? c.flops / t->flops_s : 0, loading = c.loaded / d->tile_bytes_s;
+    t->tile_s = ((computing > loading ? computing : loading) + (d->tile_sums_bytes_s > 0 ? c.sums / d->tile_sums_bytes_s : 0)) * c.rounds;
+    t->stored_more = d->tile_store_bytes_s > 0 ? s->m.node.link_bytes_s / d->tile_store_bytes_s : 1;
+}
+
 /* Whether the engine runs it, by the worker's own rule. */
 static bool runs_inline(const struct sim *s, const struct operator* op)
 {
@@ -218,6 +234,7 @@ static int tasks_add(struct sim *s, struct operator* op, struct error *e)
         t->flops_s = s->m.device.flops_s[op_spec(p->problem->op)->compute] / s->m.device.workgroups;
         t->adds_s = s->m.device.flops_s[COMPUTE_VECTOR] / s->m.device.workgroups;
         tables_look(s, op, t);
+        tiles_look(s, op, t);
         t->of_memory = part_of_memory(s, t->costs.touched);
     }
     return 0;
@@ -282,7 +299,8 @@ static int node_part(const struct sim *s, const struct sim_operator *o, int rank
 static void task_come(struct sim *s, struct operator* op, int rank)
 {
     const struct sim_operator *o = &op->said;
-    const double wait = (op->is_inline ? s->m.device.inline_s : s->m.device.hand_over_s) + s->m.device.launch_s;
+    const double wait = (op->is_inline ? s->m.device.inline_s : s->m.device.hand_over_s) + s->m.device.launch_s +
+                        (s->tasks[op->first + (uint32_t)rank].tile_s > 0 ? s->m.device.tile_begin_s : 0);
     int n = 1, first = rank;
 
     s->tasks[op->first + (uint32_t)rank].begin = s->now;

@@ -44,6 +44,11 @@ struct sim_device {
     double
         exposed; /* of the shorter of computing and of reading and storing, the part that a workgroup does not do meanwhile: 0 to 1 */
     double workgroup_bytes_s; /* the most of one workgroup; 0: memory_bytes_s */
+    /* GPUs: what the tiles of products take (struct cost_tile). Bytes of factors a second that come to one workgroup, from wherever; of partial sums, to one that
+     * shares its tile's K with others. 0: slices take what their flops and bytes take, however their kernel computes them */
+    double tile_bytes_s, tile_sums_bytes_s;
+    double tile_begin_s; /* what a product's kernel takes at its begin and end, longer than others */
+    double tile_store_bytes_s; /* to another rank of the node: bandwidth of a link that is full of tiles' rows; 0: link_bytes_s */
     double hand_over_s;       /* from a call to the launch, and from the end to the caller */
     /* Cores: the hand-over of an operator that the worker's engine runs itself (WORK_INLINE_NS), the ranks of a node one after the other on its core.
      * 0: it runs none */
