@@ -22,6 +22,9 @@ static const struct field device_fields[] = {
     RATE_AT("workgroup_memory", sim_device, workgroup_bytes_s, false),
     {"cache", FIELD_UNIT, false, AT(sim_device, cache_bytes), .least = 1, .unit = UNIT_BYTES},
     RATE_AT("cache_memory", sim_device, cache_bytes_s, false),
+    {"cache_ranks", FIELD_INT, false, AT(sim_device, cache_ranks), 1, SIM_MAX_RANKS},
+    {"near_cache", FIELD_UNIT, false, AT(sim_device, near_bytes), .least = 1, .unit = UNIT_BYTES},
+    RATE_AT("near_memory", sim_device, near_bytes_s, false),
     {"table_cache", FIELD_UNIT, false, AT(sim_device, table_cache_bytes), .least = 1, .unit = UNIT_BYTES},
     RATE_AT("table_memory", sim_device, table_bytes_s, false),
     {"exposed", FIELD_UNIT, false, AT(sim_device, exposed), .unit = UNIT_PART},
@@ -188,8 +191,10 @@ static int tiles_take(const struct reading *r, const struct place *device, struc
         return reading_refuse(r, &here, "only a gpu's products are computed in such");
     if (reading_object(r, &here, tiles, tile_fields, &m->device))
         return r->e->status;
-    if (m->device.tile_store_bytes_s > 0 && (m->node.link == SIM_LINK_MEMORY || m->device.tile_store_bytes_s > m->node.link_bytes_s))
-        return reading_refuse(r, &here, "store: allowed is at most the node's \"bandwidth\", and nothing where its link is memory");
+    if (m->device.tile_store_bytes_s > 0 &&
+        (m->node.link == SIM_LINK_MEMORY || m->device.tile_store_bytes_s > m->node.link_bytes_s))
+        return reading_refuse(r, &here,
+                              "store: allowed is at most the node's \"bandwidth\", and nothing where its link is memory");
     return 0;
 }
 
@@ -210,6 +215,10 @@ int machine_take(const struct reading *r, const struct place *at, struct json_ob
         return r->e->status;
     if ((m->device.cache_bytes > 0) != (m->device.cache_bytes_s > 0))
         return reading_refuse(r, &device, "\"cache\" and \"cache_memory\" go together");
+    if ((m->device.near_bytes > 0) != (m->device.near_bytes_s > 0))
+        return reading_refuse(r, &device, "\"near_cache\" and \"near_memory\" go together");
+    if (!(m->device.cache_bytes > 0) && (m->device.near_bytes > 0 || m->device.cache_ranks > 0))
+        return reading_refuse(r, &device, "\"near_cache\" and \"cache_ranks\" need a \"cache\"");
     if ((int64_t)m->node.ranks * m->nodes > SIM_MAX_RANKS)
         return reading_refuse(r, &node, "%d ranks on each of %d nodes: allowed are %d in all", m->node.ranks, m->nodes,
                               SIM_MAX_RANKS);
