@@ -4,7 +4,7 @@
  *
  * events.c keeps the queue. links.c and levels.c share links among flows; memory.c shares a memory's bandwidth among workgroups; both change rates only when time moves
  * on (settle), so what happens at one moment is one change. fabric.c lays the links out. ranks.c runs slices; send.c is stores, messages and flags;
- * operators.c begins and ends operators; stuck.c explains what cannot go on.
+ * operators.c begins and ends operators, costs.c says what they take; stuck.c explains what cannot go on.
  */
 #ifndef FCC_KERNELS_SIM_INSIDE_H
 #define FCC_KERNELS_SIM_INSIDE_H
@@ -437,6 +437,8 @@ static inline uint32_t task_of(const struct sim *s, const struct task *like, int
     return s->operators[like->op].first + (uint32_t)rank_at(s, like, place);
 }
 
+/* What the work of a task that has its plan takes: costs.c. */
+void task_costs(const struct sim *s, const struct operator* op, const struct problem *problem, struct task *t);
 void rank_go(struct sim *s, int rank);                    /* begins the operators that it can */
 void task_begin(struct sim *s, uint32_t task);            /* its workgroups take slices */
 void task_step(struct sim *s, uint32_t task);             /* its next kernel has begun */
