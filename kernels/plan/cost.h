@@ -90,17 +90,32 @@ struct slice_cost {
 struct slice_costs {
     const struct problem *problem;
     const struct plan *plan;
-    double touched;         /* bytes that the rank reads and writes in all slices, those that it touches twice counted twice */
     double flops, read;     /* of an element that is computed */
     double partial, result; /* bytes of an element of a partial sum, and of a result */
     double rows_bytes;      /* gather: of an element of A; otherwise 0 */
+    bool reads_tables;      /* the plan adds up rows of tables; otherwise it moves what has been added up, if anything */
     double unit;            /* elements of a collective that a slice counts as one; otherwise 1 */
     bool direct, packets;   /* owners read inputs; partial sums travel as packets */
 };
 void slice_costs_begin(const struct problem *problem, const struct plan *plan, struct slice_costs *out);
 struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s);
+/* Bytes of memory that the plan's rank reads and writes, whichever rank's it is: each once, but for rows of tables, each as often as it is read. */
+double cost_touched(const struct slice_costs *c);
 /* Pieces of memory, each by itself, that what it stores is at a destination. */
 double slice_rows(const struct slice_costs *c, const struct slice *s);
+
+/* A tile of a product, as a GPU's kernel computes it. It goes through K as long however few of its rows are used: the matrix units multiply all of them, and
+ * the columns' factors come anyway. Slices of several destinations that lie side by side are one tile, and where there are few tiles several workgroups
+ * share one's K. */
+struct cost_tile {
+    double flops,
+        loaded;  /* of one workgroup: operations with all of the tile's rows, and bytes of both factors that come to it */
+    double sums; /* bytes of partial sums that it gives to those that share the tile's K */
+    /* For a slice of a tile that has several: rounds in which the workgroups compute all tiles, for each round in which they would compute all slices */
+    double rounds;
+};
+/* flops 0: the plan is no product for a GPU, or has nothing to compute. */
+struct cost_tile cost_tile(const struct problem *problem, const struct plan *plan, uint32_t workgroups);
 
 /* What a plan's rank does: the sum of its slices. */
 struct cost_work cost_plan(const struct problem *problem, const struct plan *plan);

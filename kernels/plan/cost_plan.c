@@ -4,6 +4,7 @@
  *
  * A tile's share of a rank's flops and of the bytes of its factors is its share of the elements that the rank computes.
  */
+#include "kernels/plan/compute/gemm_tiles.h"
 #include "kernels/plan/compute/vector.h"
 #include "kernels/plan/cost.h"
 #include "kernels/plan/exchange/reduce.h"
@@ -46,7 +47,7 @@ void slice_costs_begin(const struct problem *problem, const struct plan *plan, s
     const bool reduces = op_spec(problem->op)->exchange == EXCHANGE_REDUCE;
     double elements = 0;
 
-    *out = (struct slice_costs){.problem = problem, .plan = plan, .touched = work.bytes};
+    *out = (struct slice_costs){.problem = problem, .plan = plan};
     sizes_set(problem, plan, out);
     for (uint32_t i = 0; i < plan->nslices; i++)
         elements += computes(&plan->slices[i]) ? elements_of(&plan->slices[i]) : 0;
@@ -57,6 +58,7 @@ void slice_costs_begin(const struct problem *problem, const struct plan *plan, s
     out->flops =
         (work.flops - (reduces ? elements : 0)) / elements; /* additions of partial sums are counted with the slices that add */
     out->read = work.bytes > stored ? (work.bytes - stored) / elements : 0;
+    out->reads_tables = op_spec(problem->op)->compute == COMPUTE_BAG;
 }
 
 /* Vectors of a bag lie by themselves; partial sums of products, and a piece of a collective's vector, in one piece; other tiles have rows. */
@@ -115,6 +117,51 @@ struct slice_cost slice_cost(const struct slice_costs *c, const struct slice *s)
     return out;
 }
 
+/* The computing slices, and the tiles that they are: those that follow each other with the same columns share one that has room for all their rows. */
+struct tile_count {
+    uint32_t slices, tiles, rows, cols; /* rows, cols: of the largest tile */
+};
+
+static struct tile_count tiles_count(const struct plan *plan)
+{
+    struct tile_count c = {.slices = 0};
+    const struct slice *last = NULL;
+    uint32_t high = 0; /* rows of the tile that `last` is in */
+
+    for (uint32_t i = 0; i < plan->nslices; i++) {
+        const struct slice *s = &plan->slices[i];
+        if (!computes(s))
+            continue;
+        const bool joins =
+            last && s->col == last->col && s->row == last->row + last->rows && high + s->rows <= GEMM_ROWS_TOGETHER;
+        high = joins ? high + s->rows : s->rows;
+        c.slices++;
+        c.tiles += !joins;
+        c.rows = high > c.rows ? high : c.rows;
+        c.cols = s->cols > c.cols ? s->cols : c.cols;
+        last = s;
+    }
+    return c;
+}
+
+struct cost_tile cost_tile(const struct problem *problem, const struct plan *plan, uint32_t workgroups)
+{
+    const struct tile_count c = tiles_count(plan);
+    const double k = (double)problem->rank_dim[DIM_K][plan->rank], size = (double)dtype_size(problem->dtype);
+
+    if (op_spec(problem->op)->compute != COMPUTE_GEMM || plan->schedule.target != PLAN_GPU || !c.slices || !(k > 0) ||
+        !workgroups)
+        return (struct cost_tile){.flops = 0};
+    const uint32_t parts = gemm_split_parts(c.tiles, c.cols, workgroups),
+                   rounds = (c.tiles * parts + workgroups - 1) / workgroups;
+    const double high = c.rows <= GEMM_ROWS_LOW ? GEMM_ROWS_LOW : GEMM_ROWS_TOGETHER, each = k / parts;
+    return (struct cost_tile){.flops = 2 * high * c.cols * each,
+                              .loaded =
+                                  ((double)c.rows + c.cols) * each * size, /* rows that a tile has no use for are not loaded */
+                              .sums = high * c.cols * sizeof(float) * (parts - 1) / parts,
+                              .rounds = (double)rounds / ((c.slices + workgroups - 1) / workgroups)};
+}
+
 /* Ranks other than the plan's own that a slice stores at. */
 static unsigned others(const struct plan *plan, unsigned dst)
 {
@@ -127,6 +174,26 @@ static unsigned others(const struct plan *plan, unsigned dst)
     for (size_t i = 0; i < ((size_t)plan->nranks + 63) / 64; i++)
         n += (unsigned)__builtin_popcountll(plan->sets[dst - SLICE_DST_SET][i]);
     return n - plan_reaches(plan, dst, plan->rank);
+}
+
+/* What a slice puts that the plan itself has computed is counted where it is computed. */
+double cost_touched(const struct slice_costs *c)
+{
+    const struct plan *plan = c->plan;
+    const bool is_vector = op_is_vector(c->problem->op);
+    bool any = false;
+    double sum = 0;
+
+    for (uint32_t i = 0; i < plan->nslices && !is_vector; i++)
+        any |= computes(&plan->slices[i]);
+    for (uint32_t i = 0; i < plan->nslices; i++) {
+        const struct slice *s = &plan->slices[i];
+        const struct slice_cost cost = slice_cost(c, s);
+        const bool reads = s->kind != SLICE_PUT || !any;
+        sum += (reads ? cost.read : 0) + cost.pulled * (plan->nranks - 1) +
+               cost.payload * (slice_puts(s->kind) ? others(plan, s->dst) + plan_reaches(plan, s->dst, plan->rank) : 1);
+    }
+    return sum;
 }
 
 struct cost_work cost_plan(const struct problem *problem, const struct plan *plan)

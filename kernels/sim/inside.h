@@ -4,7 +4,7 @@
  *
  * events.c keeps the queue. links.c and levels.c share links among flows; memory.c shares a memory's bandwidth among workgroups; both change rates only when time moves
  * on (settle), so what happens at one moment is one change. fabric.c lays the links out. ranks.c runs slices; send.c is stores, messages and flags;
- * operators.c begins and ends operators; stuck.c explains what cannot go on.
+ * operators.c begins and ends operators, costs.c says what they take; stuck.c explains what cannot go on.
  */
 #ifndef FCC_KERNELS_SIM_INSIDE_H
 #define FCC_KERNELS_SIM_INSIDE_H
@@ -229,6 +229,8 @@ struct task {
     double of_memory;       /* of a byte, what it counts on memory, where a cache has its part of what the operator touches */
     double flops_s, adds_s; /* of a workgroup: what it computes, and additions of partial sums */
     double found;           /* part of the bytes that its slices read that a cache of tables has */
+    double tile_s;          /* what a slice of a product in tiles takes; 0: what is counted of it */
+    double stored_more;     /* of what its slices store over a node's links, what a link carries for a byte */
     uint32_t op, group;     /* group: its index among the operator's */
     int rank, place;        /* of all; in its group */
     uint32_t next, done;    /* slices that workgroups have taken, and finished */
@@ -435,6 +437,8 @@ static inline uint32_t task_of(const struct sim *s, const struct task *like, int
     return s->operators[like->op].first + (uint32_t)rank_at(s, like, place);
 }
 
+/* What the work of a task that has its plan takes: costs.c. */
+void task_costs(const struct sim *s, const struct operator* op, const struct problem *problem, struct task *t);
 void rank_go(struct sim *s, int rank);                    /* begins the operators that it can */
 void task_begin(struct sim *s, uint32_t task);            /* its workgroups take slices */
 void task_step(struct sim *s, uint32_t task);             /* its next kernel has begun */

@@ -126,56 +126,6 @@ static int patterns_make(struct sim *s, struct operator* op, struct plan *plans[
     return status;
 }
 
-/* e^-x by products and sums alone, which are the same everywhere. x: 0 or more. */
-static double decay(double x)
-{
-    const double part = x / 1024;
-    double out = 1 - part * (1 - part / 2 * (1 - part / 3));
-
-    if (!(x < 700))
-        return 0;
-    for (int i = 0; i < 10; i++)
-        out *= out;
-    return out;
-}
-
-/* Which part of what an operator touches, the same bytes in the same order as the time before, a cache still has. All of it has room: everything. Otherwise
- * a line that is missed displaces any other one, so after the misses of a round a line is still there with the probability e^(-misses / lines): the part that is
- * found is a solution of found = e^(-(1 - found) touched / room). */
-static double part_found(double touched, double room)
-{
-    double found = 0;
-
-    if (touched <= room)
-        return 1;
-    for (int i = 0; i < 100; i++) /* from below it comes ever nearer to the least solution */
-        found = decay((1 - found) * touched / room);
-    return found;
-}
-
-/* Of a byte, what it counts on memory. */
-static double part_of_memory(const struct sim *s, double touched)
-{
-    const struct sim_device *d = &s->m.device;
-
-    if (!(d->cache_bytes > 0) || !(d->cache_bytes_s > 0) || !(touched > 0))
-        return 1;
-    touched *= d->target == PLAN_CPU ? s->m.node.ranks : 1; /* cores of a node have one cache */
-    const double found = part_found(touched, d->cache_bytes);
-    return found * (d->memory_bytes_s / d->cache_bytes_s) + 1 - found;
-}
-
-/* What of an embedding's rows is read again, and found. What it touches counts each row once. */
-static void tables_look(const struct sim *s, const struct operator* op, struct task *t)
-{
-    const struct cost_tables c = cost_tables(t->costs.problem, t->place, op->said.table_rows);
-    const double kept = s->m.device.table_cache_bytes;
-
-    t->costs.touched *= 1 - c.again;
-    if (c.table > 0)
-        t->found = c.again * (kept < c.table ? kept / c.table : 1);
-}
-
 /* Whether the engine runs it, by the worker's own rule. */
 static bool runs_inline(const struct sim *s, const struct operator* op)
 {
@@ -214,11 +164,7 @@ static int tasks_add(struct sim *s, struct operator* op, struct error *e)
             continue;
         const struct pattern *p = &op->patterns[op->pattern_of[t->group]];
         t->plan = p->plans[t->place];
-        slice_costs_begin(p->problem, t->plan, &t->costs);
-        t->flops_s = s->m.device.flops_s[op_spec(p->problem->op)->compute] / s->m.device.workgroups;
-        t->adds_s = s->m.device.flops_s[COMPUTE_VECTOR] / s->m.device.workgroups;
-        tables_look(s, op, t);
-        t->of_memory = part_of_memory(s, t->costs.touched);
+        task_costs(s, op, p->problem, t);
     }
     return 0;
 }
@@ -282,7 +228,8 @@ static int node_part(const struct sim *s, const struct sim_operator *o, int rank
 static void task_come(struct sim *s, struct operator* op, int rank)
 {
     const struct sim_operator *o = &op->said;
-    const double wait = (op->is_inline ? s->m.device.inline_s : s->m.device.hand_over_s) + s->m.device.launch_s;
+    const double wait = (op->is_inline ? s->m.device.inline_s : s->m.device.hand_over_s) + s->m.device.launch_s +
+                        (s->tasks[op->first + (uint32_t)rank].tile_s > 0 ? s->m.device.tile_begin_s : 0);
     int n = 1, first = rank;
 
     s->tasks[op->first + (uint32_t)rank].begin = s->now;

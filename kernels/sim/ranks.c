@@ -101,7 +101,10 @@ static void work_begin(struct sim *s, uint32_t workgroup, const struct slice_cos
         longer *= s->operators[t->op].is_inline ? t->plan->nranks : 1;
         longer *= spread_of(s, s->m.stragglers.slice_spread, (uint64_t)t->op << 32 | (uint64_t)t->rank, w->slice + UINT64_C(2));
     }
-    const double seconds = (rate > 0 && flops > 0 ? flops / rate : 0) + waits;
+    const double computing = cost && t->tile_s > 0 && cost->flops > 0 && !slice_adds(slice_of(t, w->slice)) ? t->tile_s
+                             : rate > 0 && flops > 0                                                        ? flops / rate
+                                                                                                            : 0;
+    const double seconds = computing + waits;
     w->phase = PHASE_WORK;
     proxy_computing(s, (uint32_t)t->rank, true);
     if (!(bytes > 0)) {

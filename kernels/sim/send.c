@@ -401,7 +401,7 @@ uint32_t slice_store(struct sim *s, uint32_t workgroup, double bytes)
             const struct signal_group *g = w->carries ? &t->plan->groups[slice->group] : NULL;
             message_send(s, t, r, bytes, g && plan_reaches(t->plan, g->dst, r) ? g->flag : NONE);
         } else if (!by_memory(s)) {
-            flows += store_begin(s, workgroup, t->rank, rank_at(s, t, r), bytes, FLOW_STORE);
+            flows += store_begin(s, workgroup, t->rank, rank_at(s, t, r), bytes * t->stored_more, FLOW_STORE);
         }
     }
     return flows;

@@ -36,6 +36,9 @@ struct sim_device {
     /* Of an operator that touches at most cache_bytes, all is in a cache from the time before, and is read and written at cache_bytes_s; of one that touches
      * more, the less of it the more that is (operators.c). 0: no cache */
     double cache_bytes, cache_bytes_s;
+    int cache_ranks; /* ranks of a node that share such a cache; 0: all. Of a GPU each has its own */
+    /* The same of a smaller cache before it, of each core. 0: there is none */
+    double near_bytes, near_bytes_s;
     /* Of a table whose rows an embedding reads at random, so much stays in a cache while it reads on: of the rows that it reads again so many come from
      * there, as fast as a workgroup can read. 0: none do */
     double table_cache_bytes;
@@ -44,7 +47,13 @@ struct sim_device {
     double
         exposed; /* of the shorter of computing and of reading and storing, the part that a workgroup does not do meanwhile: 0 to 1 */
     double workgroup_bytes_s; /* the most of one workgroup; 0: memory_bytes_s */
-    double hand_over_s;       /* from a call to the launch, and from the end to the caller */
+    /* GPUs: what the tiles of products take (struct cost_tile). Bytes of factors a second that come to one workgroup, from wherever; of partial sums, to one that
+     * shares its tile's K with others. 0: slices take what their flops and bytes take, however their kernel computes them */
+    double tile_bytes_s, tile_sums_bytes_s;
+    double tile_begin_s; /* what a product's kernel takes at its begin and end, longer than others */
+    double
+        tile_store_bytes_s; /* to another rank of the node: bandwidth of a link that is full of tiles' rows; 0: link_bytes_s */
+    double hand_over_s;     /* from a call to the launch, and from the end to the caller */
     /* Cores: the hand-over of an operator that the worker's engine runs itself (WORK_INLINE_NS), the ranks of a node one after the other on its core.
      * 0: it runs none */
     double inline_s;

@@ -70,6 +70,27 @@ static void faults(void)
          "\"cables\": [[\"node 0\", \"switch 0\", \"1 GB/s\"],\n"
          "[\"node 1\", \"switch 0\", \"1 GB/s\"]]}}, \"workload\": [" WORK "]}",
          "fabric: disconnected: no way from node 0 to node 2"},
+        {"{\"machine\": {\"nodes\": 1,\n\"device\": {\"kind\": \"cpu\", \"workgroups\": 8, \"memory\": \"1 TB/s\", \"rates\": "
+         "{\"gemm\": \"1 TFLOP/s\"},\n\"tiles\": {\"load\": \"68 GB/s\"}},\n" NODE "},\n\"workload\": [" WORK "]}",
+         ":3: machine.device.tiles: only a gpu's products are computed in such"},
+        {"{\"machine\": {\"nodes\": 1,\n\"device\": {\"kind\": \"gpu\", \"workgroups\": 8, \"memory\": \"1 TB/s\", \"rates\": "
+         "{\"gemm\": \"1 TFLOP/s\"},\n\"tiles\": {\"sums\": \"25 GB/s\"}},\n" NODE "},\n\"workload\": [" WORK "]}",
+         ":3: machine.device.tiles: \"load\" is missing"},
+        {"{\"machine\": {\"nodes\": 1,\n\"device\": {\"kind\": \"gpu\", \"workgroups\": 8, \"memory\": \"1 TB/s\", \"rates\": "
+         "{\"gemm\": \"1 TFLOP/s\"},\n\"tiles\": {\"load\": \"68 GB/s\", \"store\": \"51 GB/s\"}},\n" NODE
+         "},\n\"workload\": [" WORK "]}",
+         ":3: machine.device.tiles: store: allowed is at most the node's \"bandwidth\""},
+        {"{\"machine\": {\"nodes\": 1,\n\"device\": {\"kind\": \"cpu\", \"workgroups\": 8, \"memory\": \"1 TB/s\", \"rates\": "
+         "{\"gemm\": \"1 TFLOP/s\"},\n\"cache\": \"1 MiB\", \"cache_memory\": \"1 TB/s\", \"near_cache\": \"1 MiB\"},\n" NODE
+         "},\n\"workload\": [" WORK "]}",
+         "machine.device: \"near_cache\" and \"near_memory\" go together"},
+        {"{\"machine\": {\"nodes\": 1,\n\"device\": {\"kind\": \"cpu\", \"workgroups\": 8, \"memory\": \"1 TB/s\", \"rates\": "
+         "{\"gemm\": \"1 TFLOP/s\"},\n\"cache_ranks\": 1},\n" NODE "},\n\"workload\": [" WORK "]}",
+         "machine.device: \"near_cache\" and \"cache_ranks\" need a \"cache\""},
+        {"{\"machine\": {\"nodes\": 1,\n\"device\": {\"kind\": \"cpu\", \"workgroups\": 8, \"memory\": \"1 TB/s\", \"rates\": "
+         "{\"gemm\": \"1 TFLOP/s\"},\n\"cache\": \"1 MiB\", \"cache_memory\": \"1 TB/s\", \"cache_ranks\": 0},\n" NODE
+         "},\n\"workload\": [" WORK "]}",
+         ":3: machine.device.cache_ranks: 0: allowed are 1 to 4096"},
         {"{\"machine\": {\"nodes\": 2,\n" DEVICE ",\n" NODE "},\n\"workload\": [" WORK "]}",
          ":1: machine: \"fabric\" is missing: there are 2 nodes"},
         {"{\"machine\": {\"nodes\": 1024,\n" DEVICE ",\n\"node\": {\"ranks\": 8, \"link\": \"memory\"},\n" FABRIC

@@ -44,7 +44,7 @@ struct words measured_sizes(const struct measured *w); /* "m 1 n 4096 k 4096" */
 
 /* ---- parameters.c ---- */
 
-#define PARAMETERS_MAX 26
+#define PARAMETERS_MAX 34
 enum fit_group {
     FIT_TIMES,
     FIT_BYTES,

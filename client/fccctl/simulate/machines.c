@@ -22,10 +22,14 @@ static const struct field device_fields[] = {
     RATE_AT("workgroup_memory", sim_device, workgroup_bytes_s, false),
     {"cache", FIELD_UNIT, false, AT(sim_device, cache_bytes), .least = 1, .unit = UNIT_BYTES},
     RATE_AT("cache_memory", sim_device, cache_bytes_s, false),
+    {"cache_ranks", FIELD_INT, false, AT(sim_device, cache_ranks), 1, SIM_MAX_RANKS},
+    {"near_cache", FIELD_UNIT, false, AT(sim_device, near_bytes), .least = 1, .unit = UNIT_BYTES},
+    RATE_AT("near_memory", sim_device, near_bytes_s, false),
     {"table_cache", FIELD_UNIT, false, AT(sim_device, table_cache_bytes), .least = 1, .unit = UNIT_BYTES},
     RATE_AT("table_memory", sim_device, table_bytes_s, false),
     {"exposed", FIELD_UNIT, false, AT(sim_device, exposed), .unit = UNIT_PART},
     OTHER("rates", true),
+    OTHER("tiles", false),
     TIME_AT("hand_over", sim_device, hand_over_s),
     TIME_AT("inline", sim_device, inline_s),
     TIME_AT("launch", sim_device, launch_s),
@@ -44,6 +48,13 @@ static const struct field rate_fields[] = {FLOPS_AT("bag", COMPUTE_BAG),
                                            FLOPS_AT("gemm", COMPUTE_GEMM),
                                            FLOPS_AT("sum", COMPUTE_VECTOR),
                                            {.key = NULL}};
+static const struct field tile_fields[] = {
+    RATE_AT("load", sim_device, tile_bytes_s, true),
+    RATE_AT("sums", sim_device, tile_sums_bytes_s, false),
+    RATE_AT("store", sim_device, tile_store_bytes_s, false),
+    TIME_AT("begin", sim_device, tile_begin_s),
+    {.key = NULL},
+};
 static const struct field node_fields[] = {
     {"ranks", FIELD_INT, true, AT(sim_node, ranks), 1, SIM_MAX_RANKS},
     {"rails", FIELD_INT, false, AT(sim_node, rails), 1, SIM_MAX_RANKS},
@@ -170,6 +181,23 @@ static int fabric_try(const struct reading *r, const struct place *at, const str
     return status ? reading_refuse(r, at, "%s", why.text) : 0;
 }
 
+static int tiles_take(const struct reading *r, const struct place *device, struct json_object *tiles, struct sim_machine *m)
+{
+    const struct place here = {.up = device, .key = "tiles"};
+
+    if (!tiles)
+        return 0;
+    if (m->device.target != PLAN_GPU)
+        return reading_refuse(r, &here, "only a gpu's products are computed in such");
+    if (reading_object(r, &here, tiles, tile_fields, &m->device))
+        return r->e->status;
+    if (m->device.tile_store_bytes_s > 0 &&
+        (m->node.link == SIM_LINK_MEMORY || m->device.tile_store_bytes_s > m->node.link_bytes_s))
+        return reading_refuse(r, &here,
+                              "store: allowed is at most the node's \"bandwidth\", and nothing where its link is memory");
+    return 0;
+}
+
 int machine_take(const struct reading *r, const struct place *at, struct json_object *o)
 {
     struct sim_machine *m = &r->d->machine;
@@ -183,8 +211,14 @@ int machine_take(const struct reading *r, const struct place *at, struct json_ob
         reading_object(r, &rates, object_member(object_member(o, "device"), "rates"), rate_fields, m->device.flops_s) ||
         reading_object(r, &node, object_member(o, "node"), node_fields, &m->node))
         return r->e->status;
+    if (tiles_take(r, &device, object_member(object_member(o, "device"), "tiles"), m))
+        return r->e->status;
     if ((m->device.cache_bytes > 0) != (m->device.cache_bytes_s > 0))
         return reading_refuse(r, &device, "\"cache\" and \"cache_memory\" go together");
+    if ((m->device.near_bytes > 0) != (m->device.near_bytes_s > 0))
+        return reading_refuse(r, &device, "\"near_cache\" and \"near_memory\" go together");
+    if (!(m->device.cache_bytes > 0) && (m->device.near_bytes > 0 || m->device.cache_ranks > 0))
+        return reading_refuse(r, &device, "\"near_cache\" and \"cache_ranks\" need a \"cache\"");
     if ((int64_t)m->node.ranks * m->nodes > SIM_MAX_RANKS)
         return reading_refuse(r, &node, "%d ranks on each of %d nodes: allowed are %d in all", m->node.ranks, m->nodes,
                               SIM_MAX_RANKS);

@@ -11,6 +11,20 @@
 
 #define GEMM_TILES_WANTED 120  /* a GPU has some 130 multiprocessors */
 #define GEMM_ROWS_TOGETHER 128 /* at most, of one tile */
+#define GEMM_ROWS_LOW 64       /* of the lower tile that there is */
+#define GEMM_SPLIT_COLS 128    /* K is split of tiles of at most so many columns */
+#define GEMM_SPLIT_MOST 8      /* workgroups that share a tile's K */
+
+/* Workgroups that share the K of each of `count` tiles: as many as leave all tiles their own at the same time, on a GPU that runs so many. Kernels for GPUs
+ * (kernels/gpu/device/compute/gemm.hip) ask besides whether as many clusters have room. */
+static inline uint32_t gemm_split_parts(uint32_t count, uint32_t cols, uint32_t workgroups)
+{
+    uint32_t parts = cols > GEMM_SPLIT_COLS ? 1 : GEMM_SPLIT_MOST;
+
+    while (parts > 1 && (uint64_t)count * parts > workgroups)
+        parts /= 2;
+    return parts;
+}
 
 /* The most rows that go to one destination. */
 static inline int64_t gemm_longest_part(const int64_t to[], int nranks)
