@@ -80,12 +80,15 @@ static void *reader_main(void *arg)
     return NULL;
 }
 
-static int reader_start(struct gpus *g, struct error *e)
+/* NULL: the error has the reason. */
+static struct gpu_reader *reader_start(struct gpus *g, struct error *e)
 {
     struct gpu_reader *reader = calloc(1, sizeof(*reader));
 
-    if (!reader)
-        return error_set(e, -ENOMEM, "no memory to read what runs have noted");
+    if (!reader) {
+        (void)error_set(e, -ENOMEM, "no memory to read what runs have noted");
+        return NULL;
+    }
     reader->plugin = g->plugin;
     STAILQ_INIT(&reader->reads);
     (void)pthread_mutex_init(&reader->lock, NULL);
@@ -95,15 +98,17 @@ static int reader_start(struct gpus *g, struct error *e)
         (void)pthread_cond_destroy(&reader->changed);
         (void)pthread_mutex_destroy(&reader->lock);
         free(reader);
-        return error_set(e, -status, "cannot start the thread that reads what runs have noted: %s", strerror(status));
+        (void)error_set(e, -status, "cannot start the thread that reads what runs have noted: %s", strerror(status));
+        return NULL;
     }
-    g->reader = reader;
-    return 0;
+    return reader;
 }
 
 int gpu_read_ask(struct gpus *g, struct gpu_read *r, struct error *e)
 {
-    if (!g->reader && reader_start(g, e))
+    if (!g->reader)
+        g->reader = reader_start(g, e);
+    if (!g->reader)
         return e->status;
     atomic_store_explicit(&r->done, 0, memory_order_relaxed);
     (void)pthread_mutex_lock(&g->reader->lock);
