@@ -19,6 +19,7 @@
 #include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/request/overlap.h"
+#include "daemon/worker/comm/share.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
@@ -263,7 +264,7 @@ void comm_advance(struct comm *c)
     c->dev.exclusive = comm_is_only(c);
     c->dev.traced = !LIST_EMPTY(&c->trace_waiters);
     bindings_look(c);
-    while (c->state == COMM_ACTIVE && turn_ready(c) && (!c->dev.current || turn_follows(c))) {
+    while (c->state == COMM_ACTIVE && turn_ready(c) && (!c->dev.current || turn_follows(c)) && !comm_is_held(c)) {
         const struct submission *head = c->members[0].next;
         struct error e;
         error_clear(&e);
