@@ -36,9 +36,10 @@
 struct share_said {
     uint64_t used_ns
         [SHARE_GPUS]; /* how long its kernels have occupied the GPU: grows when one ends, and never faster than the clock */
-    uint64_t running[SHARE_GPUS]; /* launches that are enqueued there */
-    uint64_t waiting[SHARE_GPUS]; /* communicators whose next operator is held back there */
-    uint64_t waits[SHARE_GPUS];   /* how often one has begun to be */
+    uint64_t running[SHARE_GPUS];  /* launches that are enqueued there */
+    uint64_t ahead_ns[SHARE_GPUS]; /* how long those will take, as far as the worker knows from when they ran last */
+    uint64_t waiting[SHARE_GPUS];  /* communicators whose next operator is held back there */
+    uint64_t waits[SHARE_GPUS];    /* how often one has begun to be */
 };
 
 /* The broker writes. */

@@ -18,6 +18,7 @@ struct runner {
     double kernel_ns, gap_ns;
     double from, until;     /* when it runs at all */
     double left_ns;         /* of its kernel, alone. 0: none runs */
+    double took_ns;         /* the last one */
     double began, ready_at; /* of its kernel; when it may launch the next one */
     double reported, allowed;
     bool waited;
@@ -35,7 +36,7 @@ static void launch_look(struct gpu *g, struct runner *r)
 {
     if (r->left_ns > 0 || g->now < r->ready_at || g->now < r->from || g->now >= r->until)
         return;
-    if (r->reported >= r->allowed) {
+    if (r->reported >= r->allowed) { /* it has one kernel at a time: nothing is ahead */
         r->waited = true;
         r->waited_ns += QUANTUM_NS;
         return;
@@ -67,6 +68,7 @@ static void gpu_go(struct gpu *g)
             continue;
         r->left_ns = 0;
         r->ready_at = g->now + r->gap_ns;
+        r->took_ns = g->now - r->began;
         r->part.occupied_ns += (uint64_t)(g->now - r->began);
         r->reported += g->now - r->began;
     }
@@ -79,7 +81,7 @@ static void step(struct gpu *g)
     for (unsigned i = 0; i < g->n; i++) {
         struct runner *r = &g->runners[i];
         parts[i] = &r->part;
-        r->part.running = r->left_ns > 0;
+        r->part.ahead_ns = r->left_ns > 0 ? (uint64_t)r->took_ns : 0;
         r->part.waits = r->waited;
     }
     share_step(parts, g->n, (uint64_t)(g->now - g->stepped));
@@ -87,7 +89,7 @@ static void step(struct gpu *g)
     for (unsigned i = 0; i < g->n; i++) {
         struct runner *r = &g->runners[i];
         CHECK(r->part.credit_ns <= (double)SHARE_SAVED_NS && r->part.credit_ns >= -(double)SHARE_DEBT_NS);
-        CHECK(r->part.owed_ns >= 0 && r->part.owed_ns <= (double)SHARE_DEBT_NS);
+        CHECK(r->part.owed_ns >= -(double)SHARE_DEBT_NS && r->part.owed_ns <= (double)SHARE_DEBT_NS);
         r->allowed = r->reported + (double)r->part.allowed_ns;
         r->waited = false;
         r->part.occupied_ns = 0;
@@ -127,7 +129,7 @@ static void weights_are_kept(void)
             for (unsigned b = 0; b < 4; b++) {
                 struct runner two[] = {runner(weights[w], kernels[a], 0), runner(1, kernels[b], 0)};
                 struct gpu g = {.runners = two, .n = 2};
-                char what[64];
+                char what[96];
                 run(&g, 10e9);
                 (void)snprintf(what, sizeof(what), "weight %g, kernels of %g and %g us", weights[w], kernels[a], kernels[b]);
                 near(what, two[0].work / two[1].work, weights[w], .15);
@@ -240,9 +242,9 @@ static void numbers_are_bounded(void)
         share_step(parts, 2, i % 7 ? SHARE_PERIOD_NS : UINT64_C(60000000000));
         parts[0] = &a, parts[1] = &b;
         CHECK(a.owed_ns <= (double)SHARE_DEBT_NS && a.credit_ns >= -(double)SHARE_DEBT_NS);
-        CHECK(b.credit_ns <= (double)SHARE_SAVED_NS && b.allowed_ns >= SHARE_SILENT_NS / 2);
+        CHECK(b.credit_ns <= (double)SHARE_SAVED_NS && b.allowed_ns >= SHARE_PERIOD_NS / 2);
         a.occupied_ns = i % 3 ? UINT64_MAX : 0;
-        a.running = i % 2;
+        a.ahead_ns = i % 2 ? UINT64_MAX : 0;
     }
 }
 

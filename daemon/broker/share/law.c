@@ -12,6 +12,11 @@ static double least(double a, double b)
     return a < b ? a : b;
 }
 
+static double most(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 static int by_occupied(const void *a, const void *b)
 {
     double x = (*(struct share_part *const *)a)->occupied, y = (*(struct share_part *const *)b)->occupied;
@@ -34,8 +39,10 @@ static double charge_all(struct share_part *parts[], unsigned n, double elapsed)
 
     for (unsigned i = 0; i < n; i++) {
         struct share_part *p = parts[i];
+        double ahead = least((double)p->ahead_ns, (double)SHARE_DEBT_NS);
         p->owed_ns = least(p->owed_ns + (double)p->occupied_ns, (double)SHARE_DEBT_NS);
-        p->occupied = least(p->owed_ns, elapsed);
+        p->owed_ns = most(p->owed_ns, -ahead); /* what has ended and was shorter, or was aborted, is paid */
+        p->occupied = least(p->owed_ns + ahead, elapsed);
         p->owed_ns -= p->occupied;
         sum += p->occupied;
     }
@@ -73,43 +80,47 @@ static void forgive(struct share_part *p)
 {
     if (!p->wants)
         return;
-    p->owed_ns = 0;
-    p->credit_ns = p->credit_ns < 0 ? 0 : p->credit_ns;
+    p->owed_ns = least(p->owed_ns, 0);
+    p->credit_ns = most(p->credit_ns, 0);
 }
 
 static void settle(struct share_part *p)
 {
     p->credit_ns += p->part - p->charge;
     p->credit_ns = least(p->credit_ns, (double)SHARE_SAVED_NS);
-    p->credit_ns = p->credit_ns < -(double)SHARE_DEBT_NS ? -(double)SHARE_DEBT_NS : p->credit_ns;
+    p->credit_ns = most(p->credit_ns, -(double)SHARE_DEBT_NS);
+}
+
+/* What it has left of its part. */
+static double left_of(const struct share_part *p)
+{
+    return p->credit_ns - most(p->owed_ns, 0);
 }
 
 void share_step(struct share_part *parts[], unsigned n, uint64_t elapsed_ns)
 {
     const double elapsed = (double)elapsed_ns;
     const struct share_part *first = NULL;
-    bool running = false;
     double weights = 0;
 
     double occupied = charge_all(parts, n, elapsed);
     fill(parts, n, elapsed);
-    for (unsigned i = 0; i < n; i++)
-        running |= parts[i]->running;
     for (unsigned i = 0; i < n; i++) {
         struct share_part *p = parts[i];
         settle(p);
-        if (!running && occupied < elapsed / 2)
+        if (occupied < elapsed / 2)
             forgive(p);
         weights += p->weight;
-        if (!first || (p->credit_ns - p->owed_ns) / p->weight > (first->credit_ns - first->owed_ns) / first->weight)
+        if (!first || left_of(p) / p->weight > left_of(first) / first->weight)
             first = p;
     }
     for (unsigned i = 0; i < n; i++) {
         struct share_part *p = parts[i];
-        double may = p->credit_ns - p->owed_ns + (double)SHARE_PERIOD_NS * p->weight / weights;
-        p->limited = p != first && p->credit_ns - p->owed_ns < (double)SHARE_SAVED_NS;
+        double may = left_of(p) + (double)SHARE_PERIOD_NS * p->weight / weights;
+        p->limited = p != first && left_of(p) < (double)SHARE_SAVED_NS;
         if (!p->limited) /* more than it can occupy before the broker counts as silent */
-            may = (may > 0 ? may : 0) + (double)SHARE_SILENT_NS;
-        p->allowed_ns = may > 0 ? (uint64_t)may : 0;
+            may = most(may, 0) + (double)SHARE_SILENT_NS;
+        may += most(-p->owed_ns, 0); /* enqueued, and paid */
+        p->allowed_ns = (uint64_t)most(may, 0);
     }
 }

@@ -5,7 +5,9 @@
  * What is shared. A kernel occupies a GPU from its beginning to its end. Two workers' kernels may do so at a time: under MPS they run side by side, and
  * otherwise the driver gives them slices of time by turns; in both cases each is slower by what the other has. So occupied time is split: where k
  * workers occupy the GPU at a time, each is charged a k-th. Only durations are known, so they are taken to overlap as much as they can: the worker that
- * was there for the shortest time shared it with all others. Multiprocessors that small kernels leave free are not counted.
+ * was there for the shortest time shared it with all others. Multiprocessors that small kernels leave free are not counted. A kernel is reported when it ends,
+ * perhaps many steps after its beginning. So what is enqueued is charged from the next step on, as far as its time is known, and the report is set off against
+ * that.
  *
  * Whose it is. In each step the time that has passed is shared out by weight (progressive filling, the fluid that generalised processor sharing would
  * let flow). A worker that was held back wants all that it can get. One that was not wants no more than it has occupied, and leaves the rest to others: so
@@ -27,11 +29,12 @@ struct share_part {
     /* Given to a step. */
     double weight;        /* positive */
     uint64_t occupied_ns; /* that it has reported since the last step */
-    bool running;         /* kernels of it are enqueued */
+    uint64_t ahead_ns;    /* how long the kernels will take that it has enqueued */
     bool waits;           /* it says that it holds operators back, or has since the last step */
 
     /* Kept from step to step. */
-    double owed_ns;   /* occupied time that was reported, and is to be charged yet: a kernel may be longer than a step */
+    /* Occupied time that was reported, and is to be charged yet. Less than 0: so much was charged that is to be reported yet */
+    double owed_ns;
     double credit_ns; /* its part so far, less what it was charged */
     unsigned wants;   /* for so many more steps it counts as held back */
     bool limited;     /* the last step has given it a limit that it can reach */

@@ -58,11 +58,11 @@ static void gpu_look(struct job *j, unsigned gpu, uint64_t now)
     uint64_t used = share_get(&said->used_ns[gpu]), waits = share_get(&said->waits[gpu]);
 
     on->part.occupied_ns = used > on->used_ns ? used - on->used_ns : 0;
-    on->part.running = share_get(&said->running[gpu]) != 0;
+    on->part.ahead_ns = share_get(&said->ahead_ns[gpu]);
     on->part.waits = share_get(&said->waiting[gpu]) != 0 || waits != on->waits;
     on->used_ns = used;
     on->waits = waits;
-    if (on->part.occupied_ns || on->part.running || on->part.waits)
+    if (on->part.occupied_ns || share_get(&said->running[gpu]) || on->part.waits)
         on->active_ns = now;
 }
 

@@ -175,8 +175,7 @@ struct launch {
     uint32_t lanes;      /* bit g: the launch comes to GPU g by the second lane (device/gpu/lanes.h) */
     uint64_t busy_ns;    /* how long its kernels ran */
     uint64_t counted_ns; /* device/gpu/share.c: when the kernels of `step` were enqueued, which count as running. 0: none do */
-    uint64_t took_ns
-        [GPU_STEPS]; /* how long those of a step ran the last time, on the GPU where they ran longest. 0: they have not */
+    uint64_t took_ns[GPU_STEPS]; /* how long those of a step ran the last time, on the slowest GPU. 0: they have not */
     TAILQ_ENTRY(launch) watched; /* is_watched: device/gpu/watch.c's list */
     bool is_watched;
 

@@ -55,6 +55,7 @@ void gpu_share_begin(struct launch *l)
             use->from_ns = use->used_ns;
         }
         use->ahead_ns += l->took_ns[l->step];
+        share_set(&share->said.ahead_ns[gpu], use->ahead_ns);
         share_set(&share->said.running[gpu], use->running);
     }
     if (share)
@@ -82,6 +83,7 @@ void gpu_share_end(struct launch *l)
         use->used_ns = use->used_ns + ns < most ? use->used_ns + ns : most;
         use->ahead_ns -= l->took_ns[l->step];
         use->running--;
+        share_set(&share->said.ahead_ns[gpu], use->ahead_ns);
         share_set(&share->said.used_ns[gpu], use->used_ns);
         share_set(&share->said.running[gpu], use->running);
     }
