@@ -9,9 +9,7 @@
  */
 #include "daemon/worker/comm/share.h"
 
-#include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/comm.h"
-#include "daemon/worker/comm/request/submission.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/engine/meter.h"
 #include "proto/base/clock.h"
@@ -19,44 +17,28 @@
 
 #define LOOK_MS 1
 
-/* A run of a bound operator is in its GPUs' queues already, and what is no operator launches nothing. */
-static bool would_launch(struct comm *c)
-{
-    const struct submission *head = c->members[0].next;
-
-    return head->kind == SUBMISSION_OPERATOR && !head->prepare && comm_launcher(c) != LAUNCH_BOUND;
-}
-
-static void on_time(evutil_socket_t sock, short what, void *arg)
-{
-    struct comm *c = arg;
-
-    (void)sock, (void)what;
-    comm_advance(c);
-    comm_release(c);
-}
-
-static bool look_again(struct comm *c)
+static bool look_again(struct comm *c, event_callback_fn again)
 {
     if (!c->hold_event)
-        c->hold_event = evtimer_new(c->worker->base, on_time, c);
+        c->hold_event = evtimer_new(c->worker->base, again, c);
     if (c->hold_event && (evtimer_pending(c->hold_event, NULL) || !event_add_ms(c->hold_event, LOOK_MS)))
         return true;
     log_warning("comm %u: no memory to wait for its share of a GPU: it goes on", c->number);
     return false;
 }
 
-bool comm_is_held(struct comm *c)
+bool comm_has_share(const struct comm *c)
 {
-    uint64_t now, most = c->nodes ? SHARE_HOLD_NODES_NS : SHARE_HOLD_NS, limit = c->dev.time_limit_ms * UINT64_C(1000000);
+    return c->dev.ops->number == FCC_DEVICE_CPU || c->worker->draining || !gpus_share_is_used_up(&c->dev);
+}
+
+bool comm_hold(struct comm *c, event_callback_fn again)
+{
+    uint64_t now = clock_ns(), most = c->nodes ? SHARE_HOLD_NODES_NS : SHARE_HOLD_NS;
+    uint64_t limit = c->dev.time_limit_ms * UINT64_C(1000000);
 
     most = most < limit / 4 ? most : limit / 4; /* ranks that wait must not take this for one that has not come */
-    if (c->dev.ops->number == FCC_DEVICE_CPU || !gpus_share_is_used_up(&c->dev) || c->worker->draining || !would_launch(c)) {
-        comm_hold_end(c);
-        return false;
-    }
-    now = clock_ns();
-    if ((c->held_ns && now - c->held_ns >= most) || !look_again(c)) {
+    if ((c->held_ns && now - c->held_ns >= most) || !look_again(c, again)) {
         comm_hold_end(c);
         return false;
     }

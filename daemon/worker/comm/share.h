@@ -8,10 +8,14 @@
 
 #include <stdbool.h>
 
+#include "daemon/common/events.h"
+
 struct comm;
 
-/* Whether c's next turn, for which all ranks have come, is to be held back for now: c is advanced again soon. */
-bool comm_is_held(struct comm *c);
+/* Whether c's next turn may launch on its devices. */
+bool comm_has_share(const struct comm *c);
+/* c's next turn, for which all ranks have come, is held back: again(c) is called soon, which is to advance it. False: it has been for as long as may be. */
+bool comm_hold(struct comm *c, event_callback_fn again);
 /* Nothing is held back any more: the turn begins, or never will. */
 void comm_hold_end(struct comm *c);
 
