@@ -244,16 +244,23 @@ static void bench_run(const struct bench *b)
     mps_domain_close(&s->domains[1]);
 }
 
-#define CASES_OF(X, prefix, mps)                                                                                               \
-    X(prefix##turns_free, mps, "free", 100, 100, false, false)                                                                 \
-    X(prefix##weights_100_100, mps, "weighted", 100, 100, false, false)                                                        \
-    X(prefix##weights_300_100, mps, "weighted", 300, 100, false, false)                                                        \
-    X(prefix##weights_1000_100, mps, "weighted", 1000, 100, false, false)                                                      \
-    X(prefix##light_alone, mps, "weighted", 100, 100, true, true)                                                              \
-    X(prefix##light_free, mps, "free", 100, 100, true, false)                                                                  \
-    X(prefix##light_equal, mps, "weighted", 100, 100, true, false)                                                             \
-    X(prefix##light_heavy, mps, "weighted", 100, 1000, true, false)
-#define CASES(X) CASES_OF(X, , false) CASES_OF(X, mps_, true)
+#define CASES(X)                                                                                                               \
+    X(turns_free, false, "free", 100, 100, false, false)                                                                       \
+    X(weights_100_100, false, "weighted", 100, 100, false, false)                                                              \
+    X(weights_300_100, false, "weighted", 300, 100, false, false)                                                              \
+    X(weights_1000_100, false, "weighted", 1000, 100, false, false)                                                            \
+    X(light_alone, false, "weighted", 100, 100, true, true)                                                                    \
+    X(light_free, false, "free", 100, 100, true, false)                                                                        \
+    X(light_equal, false, "weighted", 100, 100, true, false)                                                                   \
+    X(light_heavy, false, "weighted", 100, 1000, true, false)                                                                  \
+    X(mps_turns_free, true, "free", 100, 100, false, false)                                                                    \
+    X(mps_weights_100_100, true, "weighted", 100, 100, false, false)                                                           \
+    X(mps_weights_300_100, true, "weighted", 300, 100, false, false)                                                           \
+    X(mps_weights_1000_100, true, "weighted", 1000, 100, false, false)                                                         \
+    X(mps_light_alone, true, "weighted", 100, 100, true, true)                                                                 \
+    X(mps_light_free, true, "free", 100, 100, true, false)                                                                     \
+    X(mps_light_equal, true, "weighted", 100, 100, true, false)                                                                \
+    X(mps_light_heavy, true, "weighted", 100, 1000, true, false)
 
 #define X(name, mps, turns, first, second, light, alone)                                                                       \
     static void name(void)                                                                                                     \

@@ -177,7 +177,7 @@ static void users_have_weights(void)
 static void anything_write(struct worker_end *end)
 {
     uint64_t *words[] = {(uint64_t *)&end->share->said, (uint64_t *)&end->share->told};
-    const size_t n[] = {sizeof(struct share_said) / 8, sizeof(struct share_told) / 8};
+    const int64_t n[] = {sizeof(struct share_said) / 8, sizeof(struct share_told) / 8};
     static const uint64_t values[] = {0, 1, UINT64_MAX, INT64_MAX, UINT64_C(1) << 63, 1000000};
 
     for (int page = 0; page < 2; page++)

@@ -22,6 +22,7 @@ struct seat {
     uid_t uid; /* 0: the test's own */
     const char *job;
     int gpu, rank, nranks;
+    int node;
     bool stays; /* when it runs nothing any more, until the end */
     int mates;  /* the seat whose process makes the communicator's id */
 };
@@ -29,6 +30,7 @@ struct seat {
 struct scene {
     struct seat seats[SEATS];
     int nseats;
+    char sockets[2][PATH_MAX]; /* of nodes, if there are two */
     struct fcc_unique_id ids[SEATS];
     _Atomic int made[SEATS], joined, idle, leave;
     _Atomic int stop[SEATS];   /* by the seat of rank 0: its communicator runs no more */
@@ -49,6 +51,8 @@ static void seat_run(int number, const struct ranks *all, void *argument)
     (void)all;
     if (seat->uid)
         become(seat->uid);
+    if (*s->sockets[seat->node])
+        CHECK(setenv("FCCD_SOCKET", s->sockets[seat->node], 1) == 0);
     driver_use();
     context = client_connect(&options);
     if (seat->mates == number) {
@@ -309,6 +313,38 @@ static void opposite_debts(void)
     await_count(s, 4, OPERATORS / 2);
     await_count(s, 0, 1);
     await_count(s, 1, 1);
+    CHECK(waits(&d) > 0);
+    for (int i = 0; i < 6; i++)
+        stop(s, i);
+    ranks_join(&r);
+    fake_stop(&d);
+}
+
+/* The same over two nodes, with a GPU each: on one node the first job has had more than its share, on the other one the second. */
+static void opposite_nodes(void)
+{
+    const struct seat seats[] = {
+        {.job = "a", .nranks = 1, .mates = 0},
+        {.job = "b", .node = 1, .nranks = 1, .mates = 1},
+        {.job = "a", .nranks = 2, .rank = 0, .mates = 2},
+        {.job = "a", .node = 1, .nranks = 2, .rank = 1, .mates = 2},
+        {.job = "b", .nranks = 2, .rank = 0, .mates = 4},
+        {.job = "b", .node = 1, .nranks = 2, .rank = 1, .mates = 4},
+    };
+    struct scene *s = scene_make(seats, 6);
+    struct test_daemon d;
+    struct ranks r;
+
+    fake_nodes_start(&d, 2, 1, NULL);
+    for (int node = 0; node < 2; node++)
+        (void)snprintf(s->sockets[node], sizeof(s->sockets[node]), "%s", d.node[node].socket);
+    fake->run_us = KERNEL_US;
+    ranks_start(&r, 6, seat_run, s);
+    await_count(s, 2, OPERATORS / 2);
+    await_count(s, 4, OPERATORS / 2);
+    await_count(s, 0, 1);
+    await_count(s, 1, 1);
+    CHECK(waits(&d) > 0);
     for (int i = 0; i < 6; i++)
         stop(s, i);
     ranks_join(&r);
@@ -390,6 +426,7 @@ int main(int argc, char *argv[])
                                         {"the_rest", the_rest, 60},
                                         {"free_turns", free_turns, 60},
                                         {"opposite_debts", opposite_debts, 60},
+                                        {"opposite_nodes", opposite_nodes, 60},
                                         {"broker_ends", broker_ends, 90},
                                         {"drained", drained, 60}};
 

@@ -14,7 +14,8 @@
  *   - Over nodes a kernel waits for GPUs of its own node only; for other nodes the engine waits between kernels (device/gpu/steps.c). So an operator that is held
  *     back on one node occupies no GPU on the others.
  *   - An operator over several GPUs is held back if the job has used up the sum of what it may use of all of them, not if it has on any. Else two jobs that
- *     have more than their shares of one GPU each would stop each other. (What is left of one GPU pays for another one: at most what may be saved up.)
+ *     have more than their shares of one GPU each would stop each other. (What is left of one GPU pays for another one:
+ *     at most SHARE_SILENT_NS and what may be saved up, so on each GPU a debt beyond that is paid.)
  *   - On each GPU one worker has no limit in practice (daemon/broker/share/law.h): the one that is furthest behind.
  *   - Should there be a circle over several GPUs, or several nodes, nevertheless, it ends by itself: each operator is held back for SHARE_HOLD_NS at most, or
  *     SHARE_HOLD_NODES_NS if other nodes may wait for it (comm/share.c); and as soon as a GPU has nothing to do, the broker forgives who waits.
