@@ -49,6 +49,7 @@ static const char *const known[] = {
     "FCCD_GPU_SHARING",
     "FCCD_GPU_BEGIN",
     "FCCD_GPU_BIND",
+    "FCCD_GPU_TURNS",
     "FCCD_GPU_COMPILER",
     "FCCD_CODE_CACHE",
     "FCCD_PLUGIN_DIR",

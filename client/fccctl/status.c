@@ -108,7 +108,7 @@ static void status_print(struct json_object *answer)
         table_of(answer, "jobs",
                  "USER=user/uid|JOB=job|>PID=pid|>AGE=age_s|>CONNECTIONS=connections|>MEMORY=memory_bytes|"
                  ">GPU MEMORY=gpu_memory_bytes|>COMMS=communicators|>OPERATORS=operators|>ON "
-                 "STREAMS=stream_operators|RESTART=restart",
+                 "STREAMS=stream_operators|>GPU SHARE WAIT=gpu_share_wait_s|RESTART=restart",
                  "  ");
 }
 

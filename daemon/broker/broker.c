@@ -19,6 +19,7 @@
 #include "daemon/broker/metrics/http.h"
 #include "daemon/broker/metrics/metrics.h"
 #include "daemon/broker/nodes/node.h"
+#include "daemon/broker/share/share.h"
 #include "daemon/broker/store.h"
 #include "daemon/common/confine.h"
 #include "proto/base/log.h"
@@ -144,6 +145,7 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
     }
     log_info("SIGHUP: the configuration was read again");
     config_take(&b->config, &fresh, key_changed);
+    shares_again(b);
     log_start(&b->config);
 }
 
@@ -301,6 +303,7 @@ void broker_close(struct broker *b)
     probe_close(b);
     if (b->leaving)
         jobs_leave(b);
+    shares_close(b);
     ledgers_close(b);
     event_stop(&b->adopt_event);
     events_close(b);

@@ -20,6 +20,7 @@
  *   spawn.c    starts worker processes, and the process that lists the GPUs
  *   query.c    fccctl's queries to the broker itself
  *   nodes/     other nodes' brokers: node.h
+ *   share/     whose turn it is on GPUs that jobs share: share/share.h
  *   metrics/   what all of it counts, as metrics, and flight recorders: metrics.h
  */
 #ifndef FCC_DAEMON_BROKER_BROKER_H
@@ -38,6 +39,7 @@
 struct broker;
 struct child;
 struct groups;
+struct job_share;
 struct json_object;
 struct ledger;
 struct ledgers;
@@ -106,12 +108,13 @@ struct job {
     struct user *user;                        /* whose account the worker has an entry in; NULL: it has none yet */
     uint32_t place;                           /* user.c: index of the worker's entry in the account */
     uint64_t started_ns;
-    struct ledger *ledger; /* metrics/ledgers.c. NULL: the worker counts nothing */
-    bool retired;          /* takes no new connections; stays in the list until the process has ended */
-    bool leaves;           /* the worker has been told that it is to end, or may */
-    int slot;              /* store.c: its entry there. -1: it has none, and a restart ends the job */
-    int process;           /* its pidfd, if it has an entry; otherwise -1 */
-    bool foreign;          /* adopt.c: another broker has started the worker */
+    struct ledger *ledger;   /* metrics/ledgers.c. NULL: the worker counts nothing */
+    struct job_share *share; /* share/share.c. NULL: there is no ledger, or no memory for it */
+    bool retired;            /* takes no new connections; stays in the list until the process has ended */
+    bool leaves;             /* the worker has been told that it is to end, or may */
+    int slot;                /* store.c: its entry there. -1: it has none, and a restart ends the job */
+    int process;             /* its pidfd, if it has an entry; otherwise -1 */
+    bool foreign;            /* adopt.c: another broker has started the worker */
     bool asked;        /* adopt.c: ADOPT has been sent, and ADOPTED has not come: `handed`, `given` are what was sent since */
     uint32_t answered; /* PEER messages of which the other node has been told */
     uint32_t version;  /* of control.h, that both ends speak */
@@ -152,6 +155,8 @@ struct broker {
     uint64_t started_ns;
     double started_s;          /* the same in seconds since 1970 */
     struct ledgers *ledgers;   /* metrics/ledgers.c */
+    struct event share_event;  /* share/share.c: runs while several jobs use one GPU */
+    uint64_t share_ns;         /* when it came last */
     struct listener *listener; /* metrics/http.c. NULL: METRICS_LISTEN is empty */
     uint64_t connections, refused, workers_started, workers_died, workers_adopted;
     struct incarnation last; /* of the worker started last */

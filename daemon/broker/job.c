@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "daemon/broker/metrics/metrics.h"
+#include "daemon/broker/share/share.h"
 #include "daemon/broker/store.h"
 #include "proto/base/log.h"
 #include "proto/msg.h"
@@ -319,6 +320,7 @@ static void job_read(evutil_socket_t sock, short what, void *arg)
         if (!j->asked)
             j->got = m.sessions.got < j->given ? m.sessions.got : j->given;
         store_job_says(j);
+        job_share_heard(j);
     } else if (n == sizeof(m.adopted) && m.msg.type == CONTROL_ADOPTED && j->asked && m.msg.id == job_adoption_id(j)) {
         job_adopted(j, &m.adopted);
     } else if (n > 0 && j->asked) {

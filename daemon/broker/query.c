@@ -22,16 +22,25 @@ static bool job_is_kept(const struct job *j)
     return j->slot >= 0 && j->control >= 0;
 }
 
+/* For how long its operators were held back for its share of GPUs. The worker may have written anything. */
+static double job_held_s(const struct job *j)
+{
+    const struct meters *m = job_meters(j);
+    uint64_t ns = m ? meter_get(&m->counters.held_ns) : 0;
+
+    return ns > INT64_MAX ? 0 : (double)ns / 1e9;
+}
+
 static struct json_object *job_describe(const struct job *j)
 {
-    return JSON_OBJECT({"uid", json_int(j->uid)}, {"job", json_text(j->name)}, {"pid", json_int(j->pid)},
-                       {"age_s", json_double((double)(clock_ns() - j->started_ns) / 1e9)},
-                       {"connections", json_int(j->sessions)}, {"memory_bytes", json_int(job_used(j, ACCOUNT_MEMORY))},
-                       {"gpu_memory_bytes", json_int(job_used(j, ACCOUNT_GPU_MEMORY))},
-                       {"communicators", json_int(job_used(j, ACCOUNT_COMMS))},
-                       {"operators", json_int(job_used(j, ACCOUNT_OPERATORS))},
-                       {"stream_operators", json_int(job_used(j, ACCOUNT_STREAMS))},
-                       {"restart", json_text(job_is_kept(j) ? "goes on" : "ends")});
+    return JSON_OBJECT(
+        {"uid", json_int(j->uid)}, {"job", json_text(j->name)}, {"pid", json_int(j->pid)},
+        {"age_s", json_double((double)(clock_ns() - j->started_ns) / 1e9)}, {"connections", json_int(j->sessions)},
+        {"memory_bytes", json_int(job_used(j, ACCOUNT_MEMORY))},
+        {"gpu_memory_bytes", json_int(job_used(j, ACCOUNT_GPU_MEMORY))},
+        {"communicators", json_int(job_used(j, ACCOUNT_COMMS))}, {"operators", json_int(job_used(j, ACCOUNT_OPERATORS))},
+        {"stream_operators", json_int(job_used(j, ACCOUNT_STREAMS))}, {"gpu_share_wait_s", json_double(job_held_s(j))},
+        {"restart", json_text(job_is_kept(j) ? "goes on" : "ends")});
 }
 
 /* What a restart of this fccd would do. */

@@ -184,6 +184,13 @@ static bool weights_are_right(const char *weights)
     return true;
 }
 
+uint32_t config_weight(const struct config *config, uint32_t uid)
+{
+    uint32_t most;
+
+    return weight_of(config->user_weights, uid, &most);
+}
+
 int config_nice(const struct config *config, uint32_t uid)
 {
     uint32_t most, weight = weight_of(config->user_weights, uid, &most);
@@ -237,6 +244,8 @@ static int string_set(struct config *c, const struct key *k, const char *value, 
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are auto, none and a path from / on", where, k->name, value);
     if (field == c->gpu_begin && strcmp(value, "alone") != 0 && strcmp(value, "together") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are alone and together", where, k->name, value);
+    if (field == c->gpu_turns && strcmp(value, "weighted") != 0 && strcmp(value, "free") != 0)
+        return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are weighted and free", where, k->name, value);
     if (field == c->gpu_bind && strcmp(value, "own") != 0 && strcmp(value, "shared") != 0)
         return error_set(e, -EINVAL, "%s: %s: \"%s\": allowed are own and shared", where, k->name, value);
     (void)snprintf(field, k->bytes, "%s", value);
@@ -423,8 +432,8 @@ static bool can_change(const struct key *k)
 
     if (!k->bytes)
         return strcmp(name, "CPU_DEVICES") != 0;
-    return !strcmp(name, "GPU_BEGIN") || !strcmp(name, "USER_WEIGHTS") || !strcmp(name, "LOG_LEVEL") ||
-           !strcmp(name, "LOG_FORMAT");
+    return !strcmp(name, "GPU_BEGIN") || !strcmp(name, "USER_WEIGHTS") || !strcmp(name, "GPU_TURNS") ||
+           !strcmp(name, "LOG_LEVEL") || !strcmp(name, "LOG_FORMAT");
 }
 
 void config_take(struct config *running, const struct config *fresh, void (*changed)(const char *key, bool taken))

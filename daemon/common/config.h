@@ -48,12 +48,14 @@
     X(SOCKET, socket, sizeof(((struct sockaddr_un *)0)->sun_path), FCC_SOCKET_DEFAULT, "path of the socket")                   \
     X(SOCKET_GROUP, socket_group, 64, "", "group that may connect; empty: the daemon's own group")                             \
     X(USER_WEIGHTS, user_weights, 1024, "",                                                                                    \
-      "weights of users where jobs share processors: UID=WEIGHT,..., each 1 to 10000; all others have 100")                    \
+      "weights of users where jobs share processors and GPUs: UID=WEIGHT,..., each 1 to 10000; all others have 100")           \
     X(GPUS, gpus, 8, "auto", "GPUs that the node offers: auto (all that there are), none, cuda or hip")                        \
     X(GPU_SHARING, gpu_sharing, 8, "auto", "how clients import GPU memory: auto (file descriptors, where there are), or ipc")  \
     X(GPU_BEGIN, gpu_begin, 16, "alone", "whether a GPU may begin before other ranks' streams have come: alone, or together")  \
     X(GPU_BIND, gpu_bind, 8, "own",                                                                                            \
       "whose ranks launch operators themselves: with a GPU of their own each, or shared ones, too")                            \
+    X(GPU_TURNS, gpu_turns, 16, "weighted",                                                                                    \
+      "whose turn it is on a GPU that jobs share: weighted (by USER_WEIGHTS), or free (the driver's affair)")                  \
     X(GPU_COMPILER, gpu_compiler, 256, "auto",                                                                                 \
       "compiler of programs' steps: auto (NVRTC or hiprtc, where it is), none, or the path of its library")                    \
     X(CODE_CACHE, code_cache, 256, "",                                                                                         \
@@ -108,6 +110,8 @@ void config_print_help(void);
 uint64_t config_memory_per_user(const struct config *config); /* bytes */
 /* What the daemon's settings allow a user and each job. */
 struct account_limits config_limits(const struct config *config);
+/* A user's weight, by USER_WEIGHTS. */
+uint32_t config_weight(const struct config *config, uint32_t uid);
 /* By how much the nice value of a user's workers is above the daemon's: 0 for those with the largest weight that is set, and one more for each
  * factor of 1.25 by which a user's weight is smaller, as the kernel's scheduler weighs threads. At most 19. */
 int config_nice(const struct config *config, uint32_t uid);

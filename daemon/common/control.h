@@ -11,7 +11,8 @@
  *                                         worker, behind LEDGER, and of each that takes it over ("another broker", below)
  *     <-------------------------- ADOPTED the answer, with what the worker has received so far
  *     SESSION + the client's socket ->|   for every connection to this job
- *     <------------------------ SESSIONS  when the number of connections has changed
+ *     <------------------------ SESSIONS  when the number of connections has changed; and without a change when the worker has found its
+ *                                         bell set (share.h), which says that it begins to use GPUs
  *     <-------------------------- RETIRE  asks whether the worker may end: it has had no client for a while. Has the number of
  *                                         SESSION and PEER messages that the worker has received
  *     RETIRE ------------------------>|   the worker may end; no message follows. (A refusal is not sent: see below)

@@ -14,6 +14,8 @@
 static_assert(sizeof(struct counters) == COUNTERS * sizeof(uint64_t), "an array of numbers");
 static_assert(LEDGER_METERS % 4096 == 0, "meters begin with a page");
 
+static_assert(LEDGER_SHARE % 4096 == 0, "each writer of the share has pages of its own");
+
 static int64_t now_ns(clockid_t clock)
 {
     struct timespec t;
@@ -53,6 +55,21 @@ const struct flight *ledger_map(int fd)
 void ledger_unmap(const struct flight *flight)
 {
     (void)munmap((void *)flight, LEDGER_BYTES);
+}
+
+#define LEDGER_TOLD (LEDGER_SHARE + offsetof(struct share, told))
+
+struct share_told *ledger_told_map(int fd)
+{
+    void *there = mmap(NULL, sizeof(struct share_told), PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)LEDGER_TOLD);
+
+    return there == MAP_FAILED ? NULL : there;
+}
+
+void ledger_told_unmap(struct share_told *told)
+{
+    if (told)
+        (void)munmap(told, sizeof(*told));
 }
 
 /* Who writes a record or a place anew sets its `turn` or `number` to 0 first. So whoever has read any of the rest does not find the old one again when it

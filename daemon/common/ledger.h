@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * ledger.h - what a worker reports to its broker without a message: a memfd that the broker makes for each worker, hands it (CONTROL_LEDGER),
- * and keeps. It has the flight recorder (proto/flight.h), then the worker's counters.
+ * and keeps. It has the flight recorder (proto/flight.h), then the worker's counters, then what the two say about shares of GPUs (share.h).
  *
- * The engine's thread is the only writer of both: it loads, adds and stores (relaxed), so counting costs no locked instruction and asks nobody.
+ * The engine's thread is the only writer of the first two: it loads, adds and stores (relaxed), so counting costs no locked instruction and asks nobody.
  * The broker reads when somebody asks it. The memfd is sealed against shrinking, so neither process can take it away from the other, and its
  * pages are made when they are first written.
  *
@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "daemon/common/account.h"
+#include "daemon/common/share.h"
 #include "proto/flight.h"
 #include "proto/operators.h"
 
@@ -74,6 +75,8 @@ struct counters {
     uint64_t formed;                                /* communicators */
     uint64_t shrunk;                                /* of these, by fcc_comm_shrink() */
     uint64_t refused[ACCOUNT_WHOSE][ACCOUNT_COUNT]; /* what a limit of the user or the job has refused, by kind */
+    uint64_t held_ns; /* how long communicators' next operators were held back for the job's share of a GPU */
+    uint64_t held;    /* how often */
 };
 #define COUNTERS (sizeof(struct counters) / sizeof(uint64_t))
 
@@ -98,7 +101,8 @@ struct meters {
 };
 
 #define LEDGER_METERS sizeof(struct flight) /* where the meters begin */
-#define LEDGER_BYTES (LEDGER_METERS + (sizeof(struct meters) + 4095) / 4096 * 4096)
+#define LEDGER_SHARE (LEDGER_METERS + (sizeof(struct meters) + 4095) / 4096 * 4096)
+#define LEDGER_BYTES (LEDGER_SHARE + sizeof(struct share))
 
 /* Broker: makes the memfd, with a flight recorder that has no records. Returns the descriptor, or -errno. */
 int ledger_make(void);
@@ -108,6 +112,19 @@ void ledger_unmap(const struct flight *flight);
 static inline const struct meters *ledger_meters(const struct flight *flight)
 {
     return (const struct meters *)(const void *)((const char *)flight + LEDGER_METERS);
+}
+/* What the worker says about its use of GPUs. */
+static inline const struct share_said *ledger_said(const struct flight *flight)
+{
+    return (const struct share_said *)(const void *)((const char *)flight + LEDGER_SHARE);
+}
+/* Broker: maps what it tells the worker about that, to be written. NULL: that failed. */
+struct share_told *ledger_told_map(int fd);
+void ledger_told_unmap(struct share_told *told);
+/* Worker: both, where ledger_open() has mapped the ledger. */
+static inline struct share *ledger_share(struct flight *flight)
+{
+    return (struct share *)(void *)((char *)flight + LEDGER_SHARE);
 }
 /* Copies a communicator's records, which the worker may be writing: those that were begun anew meanwhile are none in the copy (turn 0), and if the
  * whole place was, its number is 0. */

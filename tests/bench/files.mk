@@ -2,7 +2,7 @@
 PACKAGES_BENCH := openmpi-bin libopenmpi-dev python3
 PACKAGES_BENCH_NODES := iperf3 iproute2 python3
 
-.PHONY: bench bench-run bench-neighbour bench-neighbour-gpu bench-metrics bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu deps-bench deps-bench-nodes
+.PHONY: bench bench-run bench-neighbour bench-neighbour-gpu bench-share-gpu bench-metrics bench-nodes bench-nodes-run bench-rdma bench-rdma-run bench-gpu deps-bench deps-bench-nodes
 deps-bench:
 	@tests/packages $(PACKAGES_BENCH)
 deps-bench-nodes:
@@ -54,12 +54,16 @@ bench-neighbour: $(BUILD)/bin/fccd $(BUILD)/tests/neighbour
 	$(BUILD)/tests/neighbour $(BUILD)/bin/fccd $(BENCH_ARGS)
 
 # ... and beside one on the same GPU, of which a process dies.
-$(BUILD)/tests/neighbour_gpu: $(call objects,tests/bench/neighbour_gpu.c) $(BUILD)/tests/bed.a $(BUILD)/tests/daemon.a $(BUILD)/lib/libfccclient.so
+$(BUILD)/tests/neighbour_gpu $(BUILD)/tests/share_gpu: $(BUILD)/tests/%_gpu: $(BUILD)/obj/tests/bench/%_gpu.o $(BUILD)/tests/bed.a $(BUILD)/tests/daemon.a $(BUILD)/lib/libfccclient.so
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(LINK) -Wl,--as-needed $(LINK_CLIENT) -lcmocka -lm $(DAEMON_LIBS)
 bench-neighbour-gpu: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/tests/neighbour_gpu
 	FCC_TEST_DEVICE=cuda FCC_TEST_VERBOSE=1 $(BUILD)/tests/neighbour_gpu
+
+# Two users' jobs that share a GPU by weight; as root.
+bench-share-gpu: $(BUILD)/bin/fccd $(BUILD)/bin/fccctl $(BUILD)/tests/share_gpu
+	FCC_TEST_DEVICE=cuda FCC_TEST_VERBOSE=1 $(BUILD)/tests/share_gpu
 
 # What counting costs an operator.
 $(BUILD)/tests/no_ledger.so: $(call objects,tests/bench/no_ledger.c)

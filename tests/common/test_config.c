@@ -134,6 +134,7 @@ static void mistakes(void **state)
     wrong("GPU_BEGIN=soon\n", NULL, "GPU_BEGIN: \"soon\": allowed are alone and together");
     wrong("GPU_COMPILER=nvcc\n", NULL, "GPU_COMPILER: \"nvcc\": allowed are auto, none and a path from / on");
     wrong("CODE_CACHE=here\n", NULL, "CODE_CACHE: \"here\": allowed is an absolute path, or nothing");
+    wrong("GPU_TURNS=fair\n", NULL, "GPU_TURNS: \"fair\": allowed are weighted and free");
     wrong("GPU_BIND=all\n", NULL, "GPU_BIND: \"all\": allowed are own and shared");
     wrong("RAILS=0\n", NULL, "RAILS: \"0\": allowed are auto and a number from 1 to 8");
     wrong("RAILS=9\n", NULL, "RAILS: \"9\": allowed are");

@@ -8,6 +8,7 @@ _fccd() {
     --gpu-sharing) COMPREPLY=($(compgen -W 'auto ipc' -- "$2")); return ;;
     --gpu-begin) COMPREPLY=($(compgen -W 'alone together' -- "$2")); return ;;
     --gpu-bind) COMPREPLY=($(compgen -W 'own shared' -- "$2")); return ;;
+    --gpu-turns) COMPREPLY=($(compgen -W 'weighted free' -- "$2")); return ;;
     --transport) COMPREPLY=($(compgen -W 'auto tcp verbs' -- "$2")); return ;;
     --seccomp) COMPREPLY=($(compgen -W 'on log off' -- "$2")); return ;;
     --log-level) COMPREPLY=($(compgen -W 'error warning info debug' -- "$2")); return ;;

@@ -52,6 +52,9 @@
     X(LINK_WAITS, fccd_link_waits, counter, , "How often a send waited for room in its link's queue.")                         \
     X(LINK_LOSSES, fccd_link_losses, counter, , "How often a job has lost its worker on another node.")                        \
     X(PROXY_LAG, fccd_proxy_lag_seconds, histogram, seconds, "Over nodes: from the end of computing to the operator's end.")   \
-    X(GPUS, fccd_gpu_contexts, gauge, , "Contexts that workers hold on GPUs, by whether an MPS server holds them.")
+    X(GPUS, fccd_gpu_contexts, gauge, , "Contexts that workers hold on GPUs, by whether an MPS server holds them.")            \
+    X(GPU_HELD, fccd_gpu_share_waits, counter, , "How often an operator was held back for its job's share of a GPU.")          \
+    X(GPU_HELD_SECONDS, fccd_gpu_share_wait_seconds, counter, seconds, "For how long, in all.")                                \
+    X(GPU_SHARED, fccd_gpu_shared, gauge, , "GPUs that several jobs use now, whose turns fccd weighs.")
 
 #endif

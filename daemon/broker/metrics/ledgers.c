@@ -16,6 +16,7 @@
 #include "daemon/broker/metrics/flights.h"
 #include "daemon/broker/metrics/metrics.h"
 #include "daemon/broker/nodes/node.h"
+#include "daemon/broker/share/share.h"
 #include "daemon/broker/store.h"
 #include "proto/base/log.h"
 #include "proto/sealed.h"
@@ -90,6 +91,7 @@ int job_ledger_open(struct job *j)
         l->flight = ledger_map(fd);
     if (fd >= 0 && l->flight) {
         j->ledger = l;
+        job_share_open(j, fd);
         return fd;
     }
     if (fd >= 0)
@@ -105,13 +107,16 @@ void job_ledger_adopt(struct job *j, int fd)
 
     if (l && !fstat(fd, &st) && st.st_size == (off_t)LEDGER_BYTES)
         l->flight = ledger_map(fd);
-    (void)close(fd);
     if (l && l->flight && l->flight->magic == FLIGHT_MAGIC && l->flight->version == FLIGHT_VERSION &&
         meter_get(&ledger_meters(l->flight)->ncounters) == COUNTERS) {
         j->ledger = l;
+        job_share_open(j, fd);
+        (void)close(fd);
         return;
     }
-    job_log(LOG_LEVEL_WARNING, j, "its worker %d has a ledger of another version: its operators are not counted any more",
+    (void)close(fd);
+    job_log(LOG_LEVEL_WARNING, j,
+            "its worker %d has a ledger of another version: its operators are not counted any more, and have no share of GPUs",
             j->pid);
     if (l && l->flight)
         ledger_unmap(l->flight);
@@ -217,6 +222,7 @@ void job_ledger_close(struct job *j)
 
     if (!l)
         return;
+    job_share_close(j);
     memset(&none, 0, sizeof(none));
     j->ledger = NULL;
     ledger_take(j->broker, l);

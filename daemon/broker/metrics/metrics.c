@@ -13,6 +13,7 @@
 
 #include "daemon/broker/metrics/families.h"
 #include "daemon/broker/nodes/node.h"
+#include "daemon/broker/share/share.h"
 #include "proto/base/json_fd.h"
 #include "proto/version.h"
 
@@ -343,6 +344,14 @@ static void nodes_print(FILE *out, const struct broker *b)
 }
 static_assert(METRIC_LINK_LOSSES - METRIC_LINK_SENT == LINK_LOST, "both lists have the counts of links in one order");
 
+static void shares_print(FILE *out, const struct broker *b, const struct counters *c)
+{
+    family_of_one(out, METRIC_GPU_HELD, c->held);
+    family_begin(out, METRIC_GPU_HELD_SECONDS);
+    (void)fprintf(out, "%s_total %.9f\n", families[METRIC_GPU_HELD_SECONDS].name, (double)c->held_ns / 1e9);
+    family_of_one(out, METRIC_GPU_SHARED, shares_count(b));
+}
+
 char *metrics_text(const struct broker *b, uid_t asks, size_t *length)
 {
     const struct counters *c = &b->ledgers->sum;
@@ -363,6 +372,7 @@ char *metrics_text(const struct broker *b, uid_t asks, size_t *length)
     family_begin(out, METRIC_GPUS);
     sample(out, METRIC_GPUS, labels1("mps", "yes").text, g.mps_gpus);
     sample(out, METRIC_GPUS, labels1("mps", "no").text, g.gpus - g.mps_gpus);
+    shares_print(out, b, c);
     (void)fputs("# EOF\n", out);
     bool failed = ferror(out);
     if (fclose(out) || failed) {

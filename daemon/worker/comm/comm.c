@@ -19,6 +19,7 @@
 #include "daemon/worker/comm/bound/launcher.h"
 #include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/comm/request/overlap.h"
+#include "daemon/worker/comm/share.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
@@ -258,12 +259,33 @@ static bool turn_follows(struct comm *c)
     return c->dev.ops->launch_follows(&c->dev, &c->members[0].next->args) && !turn_check(c, &ignored);
 }
 
+static void on_hold_time(evutil_socket_t sock, short what, void *arg)
+{
+    struct comm *c = arg;
+
+    (void)sock, (void)what;
+    comm_advance(c);
+    comm_release(c);
+}
+
+/* Whether the ranks' next turn has to wait because the job has had its share of a GPU. A run of a bound operator is in its GPUs' queues already, and what
+ * is no operator launches nothing. */
+static bool turn_is_held(struct comm *c)
+{
+    const struct submission *head = c->members[0].next;
+
+    if (!comm_has_share(c) && head->kind == SUBMISSION_OPERATOR && !head->prepare && comm_launcher(c) != LAUNCH_BOUND)
+        return comm_hold(c, on_hold_time);
+    comm_hold_end(c);
+    return false;
+}
+
 void comm_advance(struct comm *c)
 {
     c->dev.exclusive = comm_is_only(c);
     c->dev.traced = !LIST_EMPTY(&c->trace_waiters);
     bindings_look(c);
-    while (c->state == COMM_ACTIVE && turn_ready(c) && (!c->dev.current || turn_follows(c))) {
+    while (c->state == COMM_ACTIVE && turn_ready(c) && (!c->dev.current || turn_follows(c)) && !turn_is_held(c)) {
         const struct submission *head = c->members[0].next;
         struct error e;
         error_clear(&e);

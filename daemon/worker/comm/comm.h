@@ -114,8 +114,10 @@ struct comm {
     struct op_args *args;    /* [nranks]: scratch for matching */
     struct problem *problem; /* scratch for matching */
     struct tune *tune;
-    struct event *timer;                                       /* looks at deadline_ns */
-    uint64_t deadline_ns;                                      /* 0: nothing has a time limit now */
+    struct event *timer;      /* looks at deadline_ns */
+    uint64_t deadline_ns;     /* 0: nothing has a time limit now */
+    uint64_t held_ns;         /* share.c: since when the next operator is held back. 0: it is not */
+    struct event *hold_event; /* share.c: looks again. NULL: none was held back yet */
     LIST_HEAD(trace_waiters_head, trace_waiter) trace_waiters; /* fccctl trace --next */
 
     /* Operators that the ranks launch themselves (bound/). */

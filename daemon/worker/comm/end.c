@@ -9,6 +9,7 @@
 
 #include "daemon/worker/comm/bound/bound.h"
 #include "daemon/worker/comm/comm.h"
+#include "daemon/worker/comm/share.h"
 #include "daemon/worker/comm/span.h"
 #include "daemon/worker/comm/trace.h"
 #include "daemon/worker/comm/track.h"
@@ -99,6 +100,7 @@ void comm_abort(struct comm *c, int status, const char *format, ...)
     meter_aborted(c->worker, status, c->asked);
     flight_close(c->flight, FLIGHT_COMM_ABORTED, status, text);
     c->deadline_ns = 0;
+    comm_hold_end(c);
     /* The word that every wait polls. Relaxed: it carries no data; who leaves hands its part back with a release. */
     atomic_store_explicit(&c->dev.shared->status, status, memory_order_relaxed);
     if (c->dev.current && c->dev.ops->number != FCC_DEVICE_CPU)
@@ -251,6 +253,8 @@ void comm_release(struct comm *c)
         launch_forget(l);
     }
     c->dev.ops->comm_close(&c->worker->devices[0], &c->dev);
+    comm_hold_end(c);
+    event_drop(&c->hold_event);
     event_free(c->timer);
     LIST_REMOVE(c, link);
     if (c->worker->awaits == c)

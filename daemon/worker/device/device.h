@@ -105,6 +105,10 @@ bool gpus_launch_take(struct launch *l);
 int gpus_launch_missing(const struct launch *l, char *text, size_t room);
 /* Whether GPU contexts are lost, with the reason. A lost context never comes back. */
 bool gpus_are_lost(const struct worker *w, struct error *e);
+/* device/gpu/share.c: whether the job has used up its share of the communicator's GPUs, so that its next operator is to be held back. */
+bool gpus_share_is_used_up(const struct device_comm *c);
+/* The communicator's next operator begins to be held back, or is not any more. */
+void gpus_share_wait(const struct device_comm *c, bool begins);
 /* Break the sessions whose clients have died. */
 void gpus_sweep(struct worker *w);
 void gpus_close(struct worker *w);

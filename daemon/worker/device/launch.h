@@ -167,13 +167,15 @@ struct launch {
     bool passed;          /* it was told not to wait for words in the memory of GPUs (device/gpu/stream.c) */
     bool leaves;          /* its kernels were told to leave (device/gpu/leave.c) */
     TAILQ_ENTRY(launch) leaving; /* leaves: gpus.leaving */
-    enum gpu_step step; /* the step of `steps` that runs or ran last. Without nodes: WAIT, which then is all of the launch */
-    bool first_step;    /* no other step has run before that one */
-    bool behind;        /* other launches of the communicator ran when this one was enqueued */
-    bool alone;         /* independent start: each GPU begins when the streams of its own ranks have come */
-    bool tries_lanes;   /* its time tells what a second lane is worth */
-    uint32_t lanes;     /* bit g: the launch comes to GPU g by the second lane (device/gpu/lanes.h) */
-    uint64_t busy_ns;   /* how long its kernels ran */
+    enum gpu_step step;  /* the step of `steps` that runs or ran last. Without nodes: WAIT, which then is all of the launch */
+    bool first_step;     /* no other step has run before that one */
+    bool behind;         /* other launches of the communicator ran when this one was enqueued */
+    bool alone;          /* independent start: each GPU begins when the streams of its own ranks have come */
+    bool tries_lanes;    /* its time tells what a second lane is worth */
+    uint32_t lanes;      /* bit g: the launch comes to GPU g by the second lane (device/gpu/lanes.h) */
+    uint64_t busy_ns;    /* how long its kernels ran */
+    uint64_t counted_ns; /* device/gpu/share.c: when the kernels of `step` were enqueued, which count as running. 0: none do */
+    uint64_t took_ns[GPU_STEPS]; /* how long those of a step ran the last time, on the slowest GPU. 0: they have not */
     TAILQ_ENTRY(launch) watched; /* is_watched: device/gpu/watch.c's list */
     bool is_watched;
 

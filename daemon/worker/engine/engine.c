@@ -72,11 +72,16 @@ void worker_idle_watch(struct worker *w, uint32_t at_least_ms)
     }
 }
 
-void worker_sessions_changed(struct worker *w)
+void worker_sessions_tell(struct worker *w)
 {
     struct control_sessions m = {
         .msg = {.type = CONTROL_SESSIONS}, .sessions = w->nclients, .controls = w->ncontrols, .got = w->sessions_got};
 
     (void)control_send(w, &m.msg, sizeof(m)); /* if the broker is gone, nobody counts them */
+}
+
+void worker_sessions_changed(struct worker *w)
+{
+    worker_sessions_tell(w);
     worker_idle_watch(w, 0);
 }

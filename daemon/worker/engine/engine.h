@@ -183,6 +183,8 @@ void worker_wake(struct worker *w);
 /* The engine: the callback of wake_event, which reads wake_fd. */
 void worker_on_wake(evutil_socket_t fd, short what, void *worker);
 
+/* Tell the broker the number of sessions. */
+void worker_sessions_tell(struct worker *w);
 /* The number of sessions has changed: tell the broker, and watch for the time without any. */
 void worker_sessions_changed(struct worker *w);
 /* Let idle_event come after WORKER_IDLE_MS without a session, or, at_least_ms, after that if it is longer. */

@@ -300,6 +300,7 @@ static bool kernels_end(struct launch *l)
 {
     const struct gpu_told *told = told_of(l);
 
+    gpu_share_end(l);
     for (int r = 0; r < l->nranks; r++) {
         struct error e = {0};
         if (gpu_failure_explain(&told->failures[r], &e))

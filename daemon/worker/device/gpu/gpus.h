@@ -7,6 +7,7 @@
 #define FCC_DAEMON_WORKER_DEVICE_GPU_GPUS_H
 
 #include "daemon/worker/device/device.h"
+#include "daemon/worker/device/gpu/share.h"
 #include "daemon/worker/device/gpu/watch.h"
 #include "daemon/worker/device/helpers.h"
 
@@ -48,6 +49,7 @@ struct gpus {
     LIST_HEAD(retired_head, retired) retired;
     LIST_HEAD(retired_host_head, gpu_retired_host) retired_host;
     LIST_HEAD(receive_bounces_head, receive_bounce) receive_bounces;
+    struct gpu_use use[GPU_MAX_GPUS]; /* share.c */
     struct gpu_sending sending[GPU_MAX_GPUS];
     struct gpu_receiving receiving[GPU_MAX_GPUS];
     struct device devices[GPU_MAX_GPUS];

@@ -8,6 +8,7 @@
 
 #include "daemon/worker/device/gpu/code.h"
 #include "daemon/worker/device/gpu/gpus.h"
+#include "daemon/worker/device/gpu/share.h"
 #include "daemon/worker/device/gpu/steps.h"
 #include "daemon/worker/device/gpu/stream.h"
 
@@ -167,6 +168,7 @@ void gpu_parts_start(struct launch *l, bool waits)
 
     start.launch = l;
     start.waits = waits;
+    gpu_share_begin(l);
     if (l->comm->over_nodes)
         l->ops->kernels(l, true);
     for (int i = 0; i < l->nparts; i++) {
