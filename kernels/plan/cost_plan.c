@@ -153,13 +153,14 @@ struct cost_tile cost_tile(const struct problem *problem, const struct plan *pla
         !workgroups)
         return (struct cost_tile){.flops = 0};
     const uint32_t parts = gemm_split_parts(c.tiles, c.cols, workgroups),
-                   rounds = (c.tiles * parts + workgroups - 1) / workgroups;
+                   rounds = (c.tiles * parts + workgroups - 1) / workgroups,
+                   slice_rounds = (c.slices + workgroups - 1) / workgroups;
     const double high = c.rows <= GEMM_ROWS_LOW ? GEMM_ROWS_LOW : GEMM_ROWS_TOGETHER, each = k / parts;
     return (struct cost_tile){.flops = 2 * high * c.cols * each,
                               .loaded =
                                   ((double)c.rows + c.cols) * each * size, /* rows that a tile has no use for are not loaded */
                               .sums = high * c.cols * sizeof(float) * (parts - 1) / parts,
-                              .rounds = (double)rounds / ((c.slices + workgroups - 1) / workgroups)};
+                              .rounds = (double)rounds / slice_rounds};
 }
 
 /* Ranks other than the plan's own that a slice stores at. */

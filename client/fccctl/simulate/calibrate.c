@@ -205,8 +205,8 @@ static int parameters_take(struct calibration *c)
         const double value = *parameter_at(&c->m, i);
         if (!(value > 0))
             continue;
-        c->q[c->p] =
-            (struct fit_parameter){.value = value, .fitted = value, .reach = parameter_reach(i), .group = parameter_group(i)};
+        c->q[c->p] = (struct fit_parameter){
+            .value = value, .fitted = value, .reach = parameter_reach(i, value), .group = parameter_group(i)};
         c->parameters[c->p++] = i;
     }
     while (c->o->hold && (name = strsep(&rest, ","))) {

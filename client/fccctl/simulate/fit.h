@@ -56,7 +56,7 @@ enum fit_group {
 const char *parameter_name(int i);
 double *parameter_at(struct sim_machine *m, int i);
 /* Within which factor of what is described it is looked for. */
-double parameter_reach(int i);
+double parameter_reach(int i, double value); /* a part of something is never more than all of it */
 enum fit_group parameter_group(int i);
 /* A value as a description has it, of four digits, in the unit that the description has. `machine`: its JSON. */
 struct words parameter_text(struct json_object *machine, int i, double value);

@@ -66,8 +66,10 @@ double *parameter_at(struct sim_machine *m, int i)
     return (double *)(void *)((char *)m + parameters[i].at);
 }
 
-double parameter_reach(int i)
+double parameter_reach(int i, double value)
 {
+    if (parameters[i].unit == UNIT_PART)
+        return value < 1 ? 1 / value : 1;
     return parameters[i].unit == UNIT_TIME ? TIME_REACH : RATE_REACH;
 }
 
