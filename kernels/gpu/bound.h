@@ -85,6 +85,8 @@ struct gpu_prepared_plan {
     /* Of a step of which either is so, with a table: for each rank so many words, at `tables` in the plan, that say where its tensors of `in` and `out` lie, as
      * FCC_ATTR_TABLES does. 0: there are none */
     uint32_t table_words;
+    /* lines: 1: of rings: the ranks are two, and NVLink joins their GPUs, or they share one: large parts travel as lines (device/exchange/rings_lines.h) */
+    uint32_t lines, zero;
     uint64_t tables;
     uint64_t sets[GPU_SETS];
     uint64_t slices, groups; /* offsets in the plan */

@@ -139,6 +139,9 @@ static inline int gpu_prepared_slots_check(const struct gpu_prepared_plan *plan,
     if (s->exchange == EXCHANGE_RINGS && 2 * plan->slots_bytes < rings_bytes(s->nranks))
         return error_set(e, -EINVAL, "plan: %llu bytes for rings of %u ranks: they need %llu",
                          (unsigned long long)(2 * plan->slots_bytes), s->nranks, (unsigned long long)rings_bytes(s->nranks));
+    if (plan->lines > (s->exchange == EXCHANGE_RINGS && s->nranks == 2 ? 1u : 0u))
+        return error_set(e, -EINVAL, "plan: lines %u of %u ranks, exchange %u: allowed are 0, and 1 for rings of 2 ranks",
+                         plan->lines, s->nranks, s->exchange);
     if (s->compute == COMPUTE_GEMV && (s->slot_bytes % GPU_PREPARED_ALIGN || s->slot_bytes > plan->slots_bytes / s->nranks))
         return error_set(e, -EINVAL, "plan: slots of %llu bytes for each of %u ranks, in %llu bytes",
                          (unsigned long long)s->slot_bytes, s->nranks, (unsigned long long)plan->slots_bytes);

@@ -17,9 +17,9 @@
  *             receiver what has come, `free` at the sender what has been taken. Both contain the run, so they never go back. A rank sends
  *             only when it has the receiver's header of the same run: until then the receiver may still take pieces of the run before.
  *             Hopper's copy engine moves them (device/exchange/rings_bulk.h), elsewhere all threads do.
- *   blocks    Large parts, instead of pieces, of two ranks: each of many small senders has a ring of blocks at the other rank, and a team of threads beside it
- *             takes what comes (device/exchange/rings_blocks.h). Where HIP compiles, there are pieces instead. Runs alternate between two halves, as with
- *             packets.
+ *   lines     Large parts, instead of pieces, of two ranks that NVLink joins, but not where all ranks know that the whole is longer than
+ *             RINGS_LINES_MOST: 120 bytes of data and a stamp, stored at once by eight lanes (device/exchange/rings_lines.h). Runs alternate between two
+ *             halves, as with packets.
  *
  * Reductions of large vectors take two steps: each owner of a chunk gets all ranks' terms (pieces of step 0), combines them in rank order
  * and sends the result to whoever gets it (step 1). Of two ranks whoever gets the whole result reduces all of it, in one step. Where there is one step,

@@ -130,20 +130,20 @@ static void memory(void)
         const uint64_t packets = 2 * (uint64_t)(nranks - 1) * rings_packet_bytes(nranks);
         const uint64_t steps = nranks > 2 ? RINGS_STEPS : 1,
                        pieces = steps * RINGS_CHANNELS * (nranks - 1) * RINGS_DEPTH * rings_piece_bytes(nranks);
-        const uint64_t ring = (uint64_t)RINGS_BLOCKS_DEPTH * RINGS_BLOCK_PLACE;
+        const uint64_t wave = (uint64_t)RINGS_LINES_DEPTH * RINGS_LINES_UNIT;
         CHECK(rings_pieces_at(nranks) == RINGS_PACKETS_AT + packets);
-        CHECK(rings_blocks_at(nranks, 0, 0) == rings_pieces_at(nranks) + pieces);
-        for (uint32_t k = 0; k < RINGS_COURIERS; k++) { /* each courier has a ring in each half */
-            CHECK(rings_blocks_at(nranks, 2, k) == rings_blocks_at(nranks, 0, 0) + k * ring);
-            CHECK(rings_blocks_at(nranks, 7, k) == rings_blocks_at(nranks, 0, 0) + (RINGS_COURIERS + k) * ring);
+        CHECK(rings_lines_at(nranks, 0, 0) == rings_pieces_at(nranks) + pieces);
+        for (uint32_t w = 0; w < RINGS_LINES_WAVES; w++) { /* each wave has a place in each half */
+            CHECK(rings_lines_at(nranks, 2, w) == rings_lines_at(nranks, 0, 0) + w * wave);
+            CHECK(rings_lines_at(nranks, 7, w) == rings_lines_at(nranks, 0, 0) + (RINGS_LINES_WAVES + w) * wave);
         }
-        CHECK(rings_products_at(nranks) == rings_blocks_at(nranks, 0, 0) + (nranks == 2 ? 2 * RINGS_COURIERS * ring : 0));
+        CHECK(rings_products_at(nranks) == rings_lines_at(nranks, 0, 0) + (nranks == 2 ? 2 * RINGS_LINES_WAVES * wave : 0));
         CHECK(rings_landing_at(nranks) == rings_products_at(nranks) + 2 * (uint64_t)RINGS_PRODUCT_BYTES);
         CHECK(rings_taken_at(nranks) == rings_landing_at(nranks) + rings_landing_bytes(nranks));
         CHECK(rings_rows_at(nranks) >= rings_taken_at(nranks) + landing_taken_bytes(nranks));
         CHECK(rings_arrivals_at(nranks) >= rings_rows_at(nranks) + 2 * (nranks - 1) * rings_rows_slot(nranks));
         CHECK(rings_bytes(nranks) == rings_arrivals_at(nranks) + RINGS_ARRIVALS_BYTES);
-        CHECK(rings_blocks_at(nranks, 0, 0) % 128 == 0 && rings_products_at(nranks) % 256 == 0);
+        CHECK(rings_lines_at(nranks, 0, 0) % 128 == 0 && rings_products_at(nranks) % 256 == 0);
     }
     CHECK(rings_bytes(2) <= 200u << 20);
     CHECK(RINGS_SCRATCH_BYTES - (32u << 20) >= rings_rows_slot(2) / 16 * 12);

@@ -170,6 +170,7 @@ static void test_heads(void **unused)
         HEAD(slots_at, 1ull << 63, -EINVAL, "begin behind"),
         HEAD(slots_bytes, 1ull << 63, -EINVAL, "begin behind"),
         HEAD(slots_bytes, 256, -EINVAL, "in 256 bytes"),
+        HEAD(lines, 1, -EINVAL, "lines 1 of 4 ranks, exchange 2"),
         HEAD(first[0], 1, -EINVAL, "phase 0"),
         HEAD(first[1], UINT32_MAX, -EINVAL, "phase 1"),
         HEAD(first[GPU_PHASES], UINT32_MAX, -EINVAL, "allowed are 1 to"),
@@ -198,7 +199,7 @@ static void test_heads(void **unused)
     problem_free(p);
 }
 
-/* Of rings: there is memory enough. */
+/* Of rings: lines are for two ranks. */
 static void test_rings(void **unused)
 {
     (void)unused;
@@ -207,7 +208,12 @@ static void test_rings(void **unused)
         struct gpu_prepared_plan *plan = prepared_plan_make(p, nranks - 1);
         struct error e;
         assert_non_null(plan);
-        assert_int_equal(gpu_prepared_plan_check(plan, plan->bytes, &e), 0);
+        for (uint32_t lines = 0; lines < 3; lines++) {
+            plan->lines = lines;
+            assert_int_equal(gpu_prepared_plan_check(plan, plan->bytes, &e),
+                             lines == 0 || (lines == 1 && nranks == 2) ? 0 : -EINVAL);
+        }
+        plan->lines = 0;
         plan->slots_bytes -= GPU_PREPARED_ALIGN;
         assert_int_equal(gpu_prepared_plan_check(plan, plan->bytes, &e), -EINVAL);
         free(plan);

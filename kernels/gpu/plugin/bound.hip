@@ -341,6 +341,7 @@ static void rings_open(struct gpu_prepared *p, const struct gpu_prepared_plan *p
 
     c->rank = plan->rank;
     c->nranks = plan->shape.nranks;
+    c->lines = plan->lines;
     c->begun = m->begun;
     c->ended = m->ended;
     c->failed = m->failed;

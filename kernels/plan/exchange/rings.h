@@ -23,11 +23,13 @@
 #define RINGS_STEPS 2u
 /* Pieces of a ring: twice as many as are on their way from a sender's first store until it hears that a piece was taken, which takes some 20 us on two H200. */
 #define RINGS_DEPTH 8u
-/* Blocks (kernels/gpu/device/exchange/rings_blocks.h), of two ranks: the couriers of a kernel; blocks of a courier's ring; bytes of a block, at most, and of its place. */
-#define RINGS_COURIERS 192u
-#define RINGS_BLOCKS_DEPTH 4u
-#define RINGS_BLOCK_BYTES (16u << 10)
-#define RINGS_BLOCK_PLACE (RINGS_BLOCK_BYTES + 128u) /* a block may begin up to 15 bytes behind its place */
+/* Lines (kernels/gpu/device/exchange/rings_lines.h), of two ranks: the waves of a kernel; units of a wave's ring; bytes of a unit, and of the data in it. */
+#define RINGS_LINES_WAVES 768u
+#define RINGS_LINES_DEPTH 8u
+#define RINGS_LINES_UNIT 2048u
+#define RINGS_LINES_DATA (RINGS_LINES_UNIT / 16 * 15)
+/* Of the whole, where all ranks know how long it is: beyond, the stamps of lines cost more than pieces do, which take longer to begin and to end. */
+#define RINGS_LINES_MOST (64u << 20)
 #define RINGS_PRODUCT_BYTES (16u << 20) /* of a rank's packets of a product, of all ranks together, in each of two halves */
 #define RINGS_ONE_STEP_BYTES (1u << 20) /* of all ranks' packets of a product, if each goes to all ranks */
 #define RINGS_ROWS_BYTES (8u << 20) /* of the packets from all other ranks of rows that are added up, in each of two halves */
@@ -156,8 +158,8 @@ struct rings_head {
     uint64_t given_up;   /* the last run that a workgroup of this rank has given up. What follows is aligned to 16 bytes */
     struct rings_header header[2][RINGS_RANKS]; /* of runs of either parity, by the ranks that they are from */
     uint64_t full[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS], free[RINGS_STEPS][RINGS_CHANNELS][RINGS_RANKS];
-    uint64_t sent[2][RINGS_COURIERS],
-        taken[RINGS_COURIERS]; /* of blocks, of runs of either parity: told by the sender; and by who has taken them */
+    uint64_t taken
+        [RINGS_LINES_WAVES]; /* of lines, by the wave that sends and the one of the same number that takes: units that have been taken */
     /* Of products in pieces: rings_piece_count() of those that have come, and have been used; and of 0, 1, 2, ... pieces of this rank's run, which copy
      * engines store at the other rank. */
     uint64_t come[RINGS_FLOWS], used[RINGS_FLOWS], counts[RINGS_PIECES_MOST + 1];
@@ -193,18 +195,18 @@ RINGS_FUNCTION uint64_t rings_pieces_at(uint32_t nranks)
     return RINGS_PACKETS_AT + 2 * (uint64_t)(nranks - 1) * rings_packet_bytes(nranks);
 }
 
-/* Blocks: a courier's ring, of runs of either parity. */
-RINGS_FUNCTION uint64_t rings_blocks_at(uint32_t nranks, uint64_t run, uint32_t courier)
+/* Lines: a wave's ring, of runs of either parity. They lie apart: data could look like a stamp. */
+RINGS_FUNCTION uint64_t rings_lines_at(uint32_t nranks, uint64_t run, uint32_t wave)
 {
     const uint64_t steps = nranks > 2 ? RINGS_STEPS : 1; /* two ranks' pieces take one step */
 
     return rings_pieces_at(nranks) + steps * RINGS_CHANNELS * (nranks - 1) * RINGS_DEPTH * rings_piece_bytes(nranks) +
-           (run % 2 * RINGS_COURIERS + courier) * RINGS_BLOCKS_DEPTH * RINGS_BLOCK_PLACE;
+           (run % 2 * RINGS_LINES_WAVES + wave) * RINGS_LINES_DEPTH * RINGS_LINES_UNIT;
 }
 
 RINGS_FUNCTION uint64_t rings_products_at(uint32_t nranks)
 {
-    return rings_blocks_at(nranks, 0, nranks == 2 ? 2 * RINGS_COURIERS : 0);
+    return rings_lines_at(nranks, 0, nranks == 2 ? 2 * RINGS_LINES_WAVES : 0);
 }
 
 /* Landing memory. It lies apart from packets: rows that are left over there could look like packets of a later run. */

@@ -100,6 +100,17 @@ static void places_set(struct gpu_prepared_plan *plan, const struct comm *c, con
     }
 }
 
+/* Whether the ranks are two whose GPUs NVLink joins, or that share one. */
+static bool ranks_have_lines(const struct comm *c)
+{
+    const struct gpus *g = c->worker->gpus;
+
+    if (c->nranks != 2)
+        return false;
+    const int first = c->members[0].dev->device->index, second = c->members[1].dev->device->index;
+    return first == second || !strcmp(g->descriptions[first].links[second], "NVLink");
+}
+
 int sealed_make(const char *name, const void *data, size_t bytes, int *fd, struct error *e)
 {
     int file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -125,6 +136,7 @@ static int plan_write(const struct launch *l, int rank, uint64_t slots_bytes, co
     if (status)
         return status;
     places_set(p, launch_comm(l), args, repeated);
+    p->lines = p->shape.exchange == EXCHANGE_RINGS && ranks_have_lines(launch_comm(l));
     status = sealed_make("fccd-plan", p, p->bytes, fd, e);
     free(p);
     return status;

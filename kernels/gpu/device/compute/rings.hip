@@ -2,10 +2,10 @@
  *
  * rings.hip - the kernels of collectives through rings (kernels/gpu/rings.h).
  *
- * All workgroups share the packets, and their couriers the blocks. Pieces are handled by workgroups with one task each, for one channel, which need each other: those of
+ * All workgroups share the packets, and their waves the lines. Pieces are handled by workgroups with one task each, for one channel, which need each other: those of
  * this GPU and those of the others must all come onto their GPUs. They are few enough that several communicators' kernels fit at a time.
  */
-#include "kernels/gpu/device/exchange/rings_blocks.h"
+#include "kernels/gpu/device/exchange/rings_lines.h"
 #include "kernels/gpu/device/exchange/rings_packets.h"
 #include "kernels/gpu/device/exchange/rings_reduce.h"
 #include "kernels/gpu/device/registry.h"
@@ -18,26 +18,22 @@ enum {
     REDUCE_TASKS = 3,
     PACKETS_MOST = 64,                    /* workgroups that exchange packets, */
     PACKETS_MOST_OF = 512 << 10,          /* ... but of vectors of more bytes twice as many */
-    BLOCKS_GROUPS = 96,                   /* workgroups that exchange blocks */
-    BLOCKS_RESIDENT = 3,                  /* ... so that four communicators' kernels fit at a time */
-    SHARED_BYTES = BULK_BYTES + (2 << 10) /* at least struct bulk_shared, and the slots of a workgroup's couriers */
+    LINES_GROUPS = 96,                    /* workgroups that exchange lines */
+    SHARED_BYTES = BULK_BYTES + (2 << 10) /* at least struct bulk_shared */
 };
 /* Threads of a workgroup that exchange no packets: those of the first one compare the headers meanwhile. */
 #if defined(__CUDACC__)
-enum { SPARE = GPU_WAVE, HAS_BLOCKS = 1 };
+enum { SPARE = GPU_WAVE };
 #else
-enum { SPARE = GPU_WAVE_MOST, HAS_BLOCKS = 0 };
+enum { SPARE = GPU_WAVE_MOST };
 #endif
 static_assert(RINGS_UNITS % (MOVE_TASKS * RINGS_CHANNELS) == 0 && RINGS_UNITS % (REDUCE_TASKS * RINGS_CHANNELS) == 0 &&
-                  RINGS_UNITS % (2 * PACKETS_MOST) == 0 && RINGS_UNITS % BLOCKS_GROUPS == 0,
+                  RINGS_UNITS % (2 * PACKETS_MOST) == 0 && RINGS_UNITS % LINES_GROUPS == 0,
               "workgroups count runs together");
-#if defined(__CUDACC__)
-static_assert((uint32_t)BLOCKS_GROUPS * BLOCKS_COURIERS == RINGS_COURIERS, "a ring for each courier");
-static_assert(BLOCKS_COURIERS * BLOCKS_SLOTS * RINGS_BLOCK_BYTES <= SHARED_BYTES, "what a launch asks for");
-#endif
+static_assert((uint32_t)LINES_GROUPS * THREADS / 32 == RINGS_LINES_WAVES, "a ring for each wave of lines");
 static_assert(sizeof(struct bulk_shared) <= SHARED_BYTES, "what a launch asks for");
 
-extern __shared__ __align__(128) unsigned char rings_shared[]; /* struct bulk_shared, where there may be pieces; or blocks */
+extern __shared__ __align__(128) unsigned char rings_shared[]; /* struct bulk_shared, where there may be pieces */
 
 /* ---- pieces ---- */
 
@@ -93,16 +89,7 @@ GPU_DEVICE void pieces_move(const struct rings_call &c, struct rings_run &run, s
 /* ---- what is only moved ---- */
 
 /* How parts travel that are too long for packets. PACKETS: there are none. (Instructions that are not needed take time to load, too.) */
-enum way { PACKETS, BLOCKS, PIECES };
-
-constexpr uint32_t threads_of(enum way way)
-{
-#if defined(__CUDACC__)
-    if (way == BLOCKS)
-        return BLOCKS_THREADS;
-#endif
-    return THREADS;
-}
+enum way { PACKETS, LINES, PIECES };
 
 /* Finds what comes from where. */
 template <enum way WAY> GPU_DEVICE bool moves_learn(const struct rings_call &c, struct rings_run *run)
@@ -112,16 +99,15 @@ template <enum way WAY> GPU_DEVICE bool moves_learn(const struct rings_call &c, 
 
 #if defined(__CUDACC__)
 /* Of two ranks: what goes to the other one and comes from it, as far as it is no packets, and this rank's own part. */
-GPU_DEVICE void blocks_exchange(const struct rings_call &c, struct rings_run &run)
+GPU_DEVICE void lines_exchange(const struct rings_call &c, struct rings_run &run)
 {
-    __shared__ struct blocks_words words[BLOCKS_COURIERS];
     const uint32_t other = 1 - c.rank;
     const int64_t size = c.what.element_bytes, sent = are_packets(c, run.send[other]) ? 0 : run.send[other] * size,
                   got = are_packets(c, run.get[other]) ? 0 : run.get[other] * size;
+    const struct own_share own = own_part_of(c, run);
 
-    blocks_begin(words);
-    blocks_move(courier_here(c, run, words, (char *)rings_shared), (const char *)c.what.in + run.send_at[other] * size, sent,
-                (char *)c.what.out + run.get_at[other] * size, got, own_part_of(c, run));
+    lines_move(c, run, (const char *)c.what.in + run.send_at[other] * size, sent, (char *)c.what.out + run.get_at[other] * size,
+               got, own.from, own.to, (int64_t)own.bytes);
 }
 #endif
 
@@ -132,8 +118,8 @@ template <enum way WAY> GPU_DEVICE void long_parts_move(const struct rings_call 
     struct bulk_shared *shared = (struct bulk_shared *)rings_shared;
 
 #if defined(__CUDACC__)
-    if (WAY == BLOCKS)
-        blocks_exchange(c, run);
+    if (WAY == LINES)
+        lines_exchange(c, run);
 #endif
     if (WAY == PIECES && blockIdx.x % MOVE_TASKS == 0)
         pieces_move<false>(c, run, shared, 0, channel, true);
@@ -142,8 +128,7 @@ template <enum way WAY> GPU_DEVICE void long_parts_move(const struct rings_call 
 }
 
 template <enum way WAY>
-__global__ void __launch_bounds__(threads_of(WAY), WAY == BLOCKS ? BLOCKS_RESIDENT : RESIDENT)
-    rings_move_kernel(GPU_PARAMETER struct rings_call c)
+__global__ void __launch_bounds__(THREADS, RESIDENT) rings_move_kernel(GPU_PARAMETER struct rings_call c)
 {
     __shared__ struct rings_run run;
     const bool waits =
@@ -253,11 +238,9 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_pieces_kernel(
 #if defined(__CUDACC__)
 /* Of two ranks. */
 template <typename T>
-__global__ void __launch_bounds__(threads_of(BLOCKS), BLOCKS_RESIDENT)
-    rings_reduce_blocks_kernel(GPU_PARAMETER struct rings_call c)
+__global__ void __launch_bounds__(THREADS, RESIDENT) rings_reduce_lines_kernel(GPU_PARAMETER struct rings_call c)
 {
     __shared__ struct rings_run run;
-    __shared__ struct blocks_words words[BLOCKS_COURIERS];
     const uint32_t other = 1 - c.rank;
 
     gpu_follow();
@@ -265,10 +248,8 @@ __global__ void __launch_bounds__(threads_of(BLOCKS), BLOCKS_RESIDENT)
         const T *in = (const T *)c.what.in;
         if (run.knows)
             rings_check<true>(c, run);
-        blocks_begin(words);
-        blocks_reduce<T>(courier_here(c, run, words, (char *)rings_shared), (const char *)(in + run.send_at[other]),
-                         run.send[other] * (int64_t)sizeof(T), (const char *)(in + run.send_at[c.rank]), (char *)c.what.out,
-                         run.send[c.rank] * (int64_t)sizeof(T));
+        lines_reduce<T>(c, run, (const char *)(in + run.send_at[other]), run.send[other] * (int64_t)sizeof(T),
+                        (const char *)(in + run.send_at[c.rank]), (char *)c.what.out, run.send[c.rank] * (int64_t)sizeof(T));
     }
     rings_end(c, run);
 }
@@ -279,8 +260,8 @@ __global__ void __launch_bounds__(threads_of(BLOCKS), BLOCKS_RESIDENT)
 template <typename T> static const void *reduce_kernel_of(enum way way)
 {
 #if defined(__CUDACC__)
-    if (way == BLOCKS)
-        return (const void *)rings_reduce_blocks_kernel<T>;
+    if (way == LINES)
+        return (const void *)rings_reduce_lines_kernel<T>;
 #endif
     return way == PACKETS ? (const void *)rings_reduce_packets_kernel<T> : (const void *)rings_reduce_pieces_kernel<T>;
 }
@@ -288,20 +269,23 @@ template <typename T> static const void *reduce_kernel_of(enum way way)
 static const void *move_kernel_of(enum way way)
 {
 #if defined(__CUDACC__)
-    if (way == BLOCKS)
-        return (const void *)rings_move_kernel<BLOCKS>;
+    if (way == LINES)
+        return (const void *)rings_move_kernel<LINES>;
 #endif
     return way == PACKETS ? (const void *)rings_move_kernel<PACKETS> : (const void *)rings_move_kernel<PIECES>;
 }
 
-/* What is the same on all ranks decides, but for packets of what is only moved: see may_have_long_parts(). */
+/* What is the same on all ranks decides, but for packets of what is only moved: see may_have_long_parts(). Where not all ranks know how long the whole is,
+ * lines are taken for any length, though pieces would take some 5 % less of the link for what is longer than RINGS_LINES_MOST. */
 static enum way way_of(const struct rings_call *c)
 {
     const struct gpu_collective *w = &c->what;
+    const uint64_t most = (uint64_t)(w->in_elements > w->out_elements ? w->in_elements : w->out_elements) * w->element_bytes;
     const bool small = w->reduces ? rings_at_once(c->nranks, (uint64_t)w->in_elements * w->element_bytes)
                                   : !may_have_long_parts(*w, c->nranks);
+    const bool known = w->reduces || w->in_share == VECTOR_ALL || w->out_share == VECTOR_ALL;
 
-    return small ? PACKETS : HAS_BLOCKS && c->nranks == 2 ? BLOCKS : PIECES;
+    return small ? PACKETS : c->lines && (!known || most <= RINGS_LINES_MOST) ? LINES : PIECES;
 }
 
 static const void *rings_kernel(const struct gpu_collective *what, enum way way)
@@ -327,17 +311,16 @@ static const void *rings_kernel(const struct gpu_collective *what, enum way way)
 hipError_t rings_kernels_prepare(bool bulk)
 {
     static const uint32_t dtypes[] = {FCC_U8, FCC_I8, FCC_I32, FCC_I64, FCC_F16, FCC_BF16, FCC_F32, FCC_F64};
-    const int shared_bytes = bulk ? SHARED_BYTES : 0;
     struct gpu_collective what = {};
     hipError_t status = hipSuccess;
+    const int shared_bytes = bulk ? SHARED_BYTES : 0;
 
-    for (uint32_t way = HAS_BLOCKS ? BLOCKS : PIECES; way <= PIECES; way++)
-        for (uint32_t i = 0; i <= sizeof(dtypes) / sizeof(dtypes[0]) && status == hipSuccess; i++) {
-            what.reduces = i > 0;
-            what.dtype = i > 0 ? dtypes[i - 1] : 0;
-            status = hipFuncSetAttribute(rings_kernel(&what, (enum way)way), hipFuncAttributeMaxDynamicSharedMemorySize,
-                                         shared_bytes);
-        }
+    status = hipFuncSetAttribute(rings_kernel(&what, PIECES), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    what.reduces = 1;
+    for (uint32_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]) && status == hipSuccess; i++) {
+        what.dtype = dtypes[i];
+        status = hipFuncSetAttribute(rings_kernel(&what, PIECES), hipFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    }
     return status;
 }
 
@@ -351,7 +334,7 @@ static uint32_t workgroups_for_packets(uint64_t bytes)
     return n;
 }
 
-/* Of each way, as many as it has work for: one more would take a channel that there is not, or couriers whose blocks have no place. */
+/* Of each way, as many as it has work for: one more would take a channel that there is not, or waves whose lines have no place. */
 static uint32_t workgroups_of(const struct gpu_collective *w, enum way way)
 {
     const uint64_t in = (uint64_t)w->in_elements * w->element_bytes, out = (uint64_t)w->out_elements * w->element_bytes;
@@ -359,8 +342,8 @@ static uint32_t workgroups_of(const struct gpu_collective *w, enum way way)
     switch (way) {
     case PACKETS:
         return workgroups_for_packets(in > out ? in : out);
-    case BLOCKS:
-        return BLOCKS_GROUPS;
+    case LINES:
+        return LINES_GROUPS;
     default:
         return (w->reduces ? REDUCE_TASKS : MOVE_TASKS) * RINGS_CHANNELS;
     }
@@ -371,6 +354,5 @@ struct rings_launch rings_launch_of(const struct rings_call *c, bool bulk)
     const struct gpu_collective *w = &c->what;
     const enum way way = way_of(c);
 
-    return {rings_kernel(w, way), workgroups_of(w, way), threads_of(way), way != PACKETS && bulk ? (uint32_t)SHARED_BYTES : 0,
-            1};
+    return {rings_kernel(w, way), workgroups_of(w, way), THREADS, way == PIECES && bulk ? (uint32_t)SHARED_BYTES : 0, 1};
 }

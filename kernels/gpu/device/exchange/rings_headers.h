@@ -14,6 +14,7 @@
 /* The argument of the kernels: what is the same in all calls of a communicator, and the call. */
 struct rings_call {
     uint32_t rank, nranks;
+    uint32_t lines, zero;                 /* lines: 1: large parts travel as lines (rings_lines.h); 0: as pieces */
     uint64_t begun, ended, failed, clash; /* words in host memory: struct fcc_binding */
     uint64_t area[RINGS_RANKS];           /* all ranks' control memory, which begins with flags (GPU_FLAG_WORDS) */
     uint64_t rings[RINGS_RANKS];          /* all ranks' struct rings_head, in it */
