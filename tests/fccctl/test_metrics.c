@@ -243,7 +243,7 @@ static void counts_over_nodes(void)
 
 /* ---- users ---- */
 
-enum { ROWS = 100, MANY = ROWS + 3, FIRST_UID = 41000 };
+enum { ROWS = 100, MANY = ROWS + 3, FIRST_UID = 41000, AT_ONCE = 8 };
 
 static void user_rank(int rank, const struct ranks *all, void *argument)
 {
@@ -252,6 +252,9 @@ static void user_rank(int rank, const struct ranks *all, void *argument)
 
     (void)all;
     become(FIRST_UID + (uid_t)rank);
+    for (double until = await_end(); stage->ready + AT_ONCE <= rank;
+         (void)usleep(10000)) /* each has a worker, whose start takes a core for a while */
+        CHECK(now_ms() < until);
     OK(fcc_connect(NULL, &context));
     stage->ready++;
     while (!stage->go)
