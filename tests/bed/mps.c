@@ -58,10 +58,11 @@ static void server_start(struct mps_domain *m)
     CHECK(mkdtemp(m->pipe) && mkdir(m->log, 0755) == 0);
     mps_domain_enter(m);
     CHECK(pipe2(ends, O_CLOEXEC) == 0);
-    m->guard = fork();
-    CHECK(m->guard >= 0);
-    if (m->guard == 0)
+    const pid_t guard = fork();
+    CHECK(guard >= 0);
+    if (guard == 0)
         guard_run(ends[0]);
+    m->guard = guard; /* set by this process alone: the memory may be shared */
     (void)close(ends[0]);
     m->guard_end = ends[1];
     CHECK(shell(text, sizeof(text), "nvidia-cuda-mps-control -d </dev/null >/dev/null 2>&1") == 0);
