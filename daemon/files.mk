@@ -1,7 +1,7 @@
 # fccd, and the plug-in for data between nodes over RDMA, where its headers are.
 NET := $(call in,daemon/net daemon/net/tcp)
 DAEMON := $(call in,daemon daemon/common daemon/broker daemon/broker/metrics daemon/broker/nodes daemon/broker/share) $(LOG) $(NET) $(filter-out $(KERNELS),\
-	$(call in,$(addprefix daemon/worker,/ /comm /comm/bound /comm/regroup /comm/request /device /device/cpu /device/gpu /engine /nodes /session /track)))
+	$(call in,$(addprefix daemon/worker,/ /comm /comm/bound /comm/regroup /comm/request /device /device/cpu /device/gpu /device/gpu/code /engine /nodes /session /track)))
 VERBS := $(filter-out daemon/net/verbs/plugin.c,$(call in,daemon/net/verbs))
 VERBS_LIBS := $(shell pkg-config --libs librdmacm libibverbs hwloc 2>/dev/null)
 VERBS_PLUGIN := $(if $(VERBS_LIBS),$(BUILD)/lib/fccd/verbs.so)

@@ -99,14 +99,15 @@ bool account_charge(struct account *a, uint32_t place, enum account_kind kind, u
         return false;
     }
     for (int i = 0; i < TRIES; i++) {
+        /* What is too much in any case must not be there even for a moment: another worker would take it for used. */
+        *why = (struct account_refusal){ACCOUNT_USER, account_used(a, kind)};
+        if (is_over(why->used, more, limit))
+            return false;
         (void)atomic_fetch_add_explicit(used, more, memory_order_seq_cst);
         uint64_t all = account_used(a, kind);
         if (all <= limit && more <= all)
             return true;
         (void)atomic_fetch_sub_explicit(used, more, memory_order_seq_cst);
-        *why = (struct account_refusal){ACCOUNT_USER, account_used(a, kind)};
-        if (is_over(why->used, more, limit))
-            return false; /* over the limit even without other workers' attempts */
         (void)sched_yield();
     }
     return false;

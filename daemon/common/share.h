@@ -40,6 +40,9 @@ struct share_said {
     uint64_t ahead_ns[SHARE_GPUS]; /* how long those will take, as far as the worker knows from when they ran last */
     uint64_t waiting[SHARE_GPUS];  /* communicators whose next operator is held back there */
     uint64_t waits[SHARE_GPUS];    /* how often one has begun to be */
+    uint64_t busy_ns
+        [SHARE_GPUS]; /* for how long, in all, something of it has been in the GPU's queues, up to when there was nothing last */
+    uint64_t since_ns[SHARE_GPUS]; /* ... and since when there is again (CLOCK_MONOTONIC). 0: there is nothing */
 };
 
 /* The broker writes. */

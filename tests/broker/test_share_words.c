@@ -157,7 +157,7 @@ static void flood(const struct bed *bed, int looks, double sums[JOBS])
     }
 }
 
-/* Kernels that run side by side are charged a part each, so who occupies the GPU for all of the time beside one who does for x of it has 1 - x/2. */
+/* What has overlapped is charged a part each: how much has, nobody knows but for the sum of all times. */
 static void users_have_weights(void)
 {
     double sums[JOBS] = {0};
@@ -167,10 +167,10 @@ static void users_have_weights(void)
     for (int i = 0; i < JOBS; i++)
         ring(&bed, i);
     flood(&bed, LOOKS, sums);
-    /* The first one has three quarters, the others an eighth each; nested, 3x/3 = 1/8 of three, so all three have 3/8 and the first the rest. */
+    /* The first one has three quarters, the others an eighth each: a sixth of its time, if their times lie behind each other. If they overlap as much as they can, 3/8 of it. */
     CHECK(sums[1] > 0 && sums[1] / sums[2] > .8 && sums[1] / sums[2] < 1.25);
-    if (sums[1] / sums[0] < .25 || sums[1] / sums[0] > .5)
-        check_failed(__FILE__, __LINE__, "of the first one's time the second had %.2f, expected .375", sums[1] / sums[0]);
+    if (sums[1] / sums[0] < .125 || sums[1] / sums[0] > .5)
+        check_failed(__FILE__, __LINE__, "of the first one's time the second had %.2f, expected 1/6 to 3/8", sums[1] / sums[0]);
     bed_close(&bed);
 }
 

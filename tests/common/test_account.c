@@ -167,6 +167,35 @@ static void races(void **state)
     (void)close(fd);
 }
 
+/* Who asks for far too much, again and again, is refused, and no other worker takes that for used, not for a moment. */
+static void far_too_much(void **state)
+{
+    enum { ROUNDS = 200000, LIMIT = 100 };
+    struct account a;
+    uint64_t used = 0;
+    int fd, status;
+
+    (void)state;
+    assert_int_equal(account_make(&a, 2, &fd), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (int i = 0;; i++)
+            if (charge(&a, 1, i % 2 ? UINT64_C(1) << 45 : LIMIT + 1, LIMIT, &used))
+                _exit(1);
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        assert_true(charge(&a, 0, LIMIT, LIMIT, &used));
+        account_release(&a, 0, KIND, LIMIT);
+    }
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    account_close(&a);
+    (void)close(fd);
+}
+
 /* A job's limit is its own: it is named when it is in the way, and another job of the user has room. Kinds have nothing to do with each other. */
 static void jobs(void **state)
 {
@@ -354,6 +383,7 @@ int main(void)
         cmocka_unit_test(charges),
         cmocka_unit_test(nonsense),
         cmocka_unit_test(races),
+        cmocka_unit_test(far_too_much),
         cmocka_unit_test(jobs),
         cmocka_unit_test_setup_teardown(version_2, root_make, root_remove),
         cmocka_unit_test_setup_teardown(version_1, root_make, root_remove),

@@ -6,6 +6,7 @@
 #include "daemon/common/share.h"
 
 #define WANTS_STEPS 2 /* a worker sees after a moment that it may launch again, and has used little of that step */
+#define BUSY .9 /* of a step: more than that is nearly all the time. Between two kernels a worker takes some microseconds */
 
 static double least(double a, double b)
 {
@@ -32,10 +33,11 @@ static int by_demand(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* What each occupied in this step, and of that its charge: the k-th shortest time is shared by all whose time is not shorter. Returns the sum. */
+/* What each occupied in this step, and of that its charge. Had all overlapped as much as they can, the k-th shortest time were shared by all whose time is not
+ * shorter, and the sum were the longest one. They have overlapped as much as the sum is longer than the step. Returns the sum. */
 static double charge_all(struct share_part *parts[], unsigned n, double elapsed)
 {
-    double before = 0, charge = 0, sum = 0;
+    double before = 0, charge = 0, sum = 0, overlap, most_overlap;
 
     for (unsigned i = 0; i < n; i++) {
         struct share_part *p = parts[i];
@@ -52,17 +54,24 @@ static double charge_all(struct share_part *parts[], unsigned n, double elapsed)
         before = parts[i]->occupied;
         parts[i]->charge = charge;
     }
+    overlap = most(sum - elapsed, 0);
+    most_overlap = sum - before; /* the last one's is the longest, and that is not more than the step */
+    for (unsigned i = 0; i < n; i++) {
+        struct share_part *p = parts[i];
+        p->charge = p->occupied - (most_overlap > 0 ? (p->occupied - p->charge) * overlap / most_overlap : 0);
+    }
     return sum;
 }
 
 /* Shares `room` out: who wants less than its part by weight gets what it wants, and the others share the rest. */
 static void fill(struct share_part *parts[], unsigned n, double room)
 {
+    const double elapsed = room;
     double weights = 0;
 
     for (unsigned i = 0; i < n; i++) {
         struct share_part *p = parts[i];
-        p->wants = p->waits && p->limited ? WANTS_STEPS : p->wants - (p->wants > 0);
+        p->wants = (p->waits && p->limited) || (double)p->busy_ns >= BUSY * elapsed ? WANTS_STEPS : p->wants - (p->wants > 0);
         p->demand = p->wants ? room : p->occupied;
         weights += p->weight;
     }

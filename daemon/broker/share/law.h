@@ -3,15 +3,15 @@
  * law.h - how the time of a GPU is shared out, by weight, between the workers that use it. Pure: no clock, no memory of anybody else.
  *
  * What is shared. A kernel occupies a GPU from its beginning to its end. Two workers' kernels may do so at a time: under MPS they run side by side, and
- * otherwise the driver gives them slices of time by turns; in both cases each is slower by what the other has. So occupied time is split: where k
- * workers occupy the GPU at a time, each is charged a k-th. Only durations are known, so they are taken to overlap as much as they can: the worker that
- * was there for the shortest time shared it with all others. Multiprocessors that small kernels leave free are not counted. A kernel is reported when it ends,
- * perhaps many steps after its beginning. So what is enqueued is charged from the next step on, as far as its time is known, and the report is set off against
- * that.
+ * otherwise the driver gives them slices of time by turns. A kernel that goes through several slices is slower by what others have, one that fits into a slice is
+ * not, and waits before it begins. Only durations are known. What they are together beyond the time that has passed must have overlapped, and no more than that is taken to
+ * have: of it, where k workers occupy the GPU at a time, each is charged a k-th, as if the worker that was there for the shortest time had shared it with all others. Multiprocessors
+ * that small kernels leave free are not counted. A kernel is reported when it ends, perhaps many steps after its beginning. So what is enqueued is charged from the next step on, as far as
+ * its time is known, and the report is set off against that. By slices, beside short kernels, one that is longer than a slice is so charged up to twice what it had.
  *
  * Whose it is. In each step the time that has passed is shared out by weight (progressive filling, the fluid that generalised processor sharing would
- * let flow). A worker that was held back wants all that it can get. One that was not wants no more than it has occupied, and leaves the rest to others: so
- * nothing is kept for who does not want it. What a worker got as its part, less what it was charged, is its credit: up to SHARE_SAVED_NS, so a worker that
+ * let flow). A worker that was held back wants all that it can get, and so does one that has had something in the GPU's queues nearly all the time. Another one
+ * wants no more than it has occupied, and leaves the rest to others: so nothing is kept for who does not want it. What a worker got as its part, less what it was charged, is its credit: up to SHARE_SAVED_NS, so a worker that
  * comes back has no past to spend, and down to -SHARE_DEBT_NS, so one long kernel is not paid for for ever.
  *
  * Who waits. A worker may launch as long as its credit and its part of the next step are not used up. The worker with the most credit for its weight has
@@ -30,6 +30,7 @@ struct share_part {
     double weight;        /* positive */
     uint64_t occupied_ns; /* that it has reported since the last step */
     uint64_t ahead_ns;    /* how long the kernels will take that it has enqueued */
+    uint64_t busy_ns;     /* of the step: something of it was in the GPU's queues, running or not */
     bool waits;           /* it says that it holds operators back, or has since the last step */
 
     /* Kept from step to step. */

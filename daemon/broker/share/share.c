@@ -16,6 +16,7 @@ struct job_share {
     bool awake; /* its bell is not set: it uses GPUs, or did when the timer ran last */
     struct on_gpu {
         uint64_t used_ns, waits; /* as the worker has said them last */
+        uint64_t busy_ns;        /* likewise, up to that look */
         uint64_t active_ns;      /* when it used the GPU last. 0: never */
         bool limited;            /* it was told of a limit, which stands */
         struct share_part part;
@@ -49,14 +50,25 @@ static void part_end(struct job_share *s, unsigned gpu)
     on->part = (struct share_part){.weight = 0};
 }
 
+/* For how long the worker has had something in the GPU's queues, since it began. Its two words are of different moments at times: then a look finds too little, or too
+ * much, and the next one as much more or less. */
+static uint64_t busy_of(const struct share_said *said, unsigned gpu, uint64_t now)
+{
+    uint64_t since = share_get(&said->since_ns[gpu]), busy = share_get(&said->busy_ns[gpu]);
+
+    return busy + (since && since < now ? now - since : 0);
+}
+
 /* What the worker has done on a GPU since the last look. Whatever it writes, the count here never falls, and a worker can claim no more than share_step()
  * takes of it. */
 static void gpu_look(struct job *j, unsigned gpu, uint64_t now)
 {
     const struct share_said *said = said_of(j);
     struct on_gpu *on = &j->share->on[gpu];
-    uint64_t used = share_get(&said->used_ns[gpu]), waits = share_get(&said->waits[gpu]);
+    uint64_t used = share_get(&said->used_ns[gpu]), waits = share_get(&said->waits[gpu]), busy = busy_of(said, gpu, now);
 
+    on->part.busy_ns = busy > on->busy_ns ? busy - on->busy_ns : 0;
+    on->busy_ns = busy;
     on->part.occupied_ns = used > on->used_ns ? used - on->used_ns : 0;
     on->part.ahead_ns = share_get(&said->ahead_ns[gpu]);
     on->part.waits = share_get(&said->waiting[gpu]) != 0 || waits != on->waits;

@@ -14,7 +14,7 @@
 #include "daemon/worker/comm/turn.h"
 #include "daemon/worker/device/device.h"
 #include "daemon/worker/device/gpu/call.h"
-#include "daemon/worker/device/gpu/code.h"
+#include "daemon/worker/device/gpu/code/code.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/engine/endpoint.h"
 #include "kernels/gpu/bound.h"

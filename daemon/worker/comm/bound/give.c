@@ -9,7 +9,7 @@
 #include "daemon/worker/comm/bound/inside.h"
 #include "daemon/worker/comm/buffer.h"
 #include "daemon/worker/device/device.h"
-#include "daemon/worker/device/gpu/code.h"
+#include "daemon/worker/device/gpu/code/code.h"
 #include "kernels/plan/compute/step.h"
 #include "kernels/plan/spec.h"
 

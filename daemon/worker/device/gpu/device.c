@@ -49,7 +49,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/worker/device/gpu/code.h"
+#include "daemon/worker/device/gpu/code/code.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/leave.h"
 #include "daemon/worker/device/gpu/parts.h"

@@ -3,7 +3,7 @@
  * gpus.c - the GPUs of the node, found through a plug-in when a client first asks for one; and the sessions whose memory they access.
  */
 #include "daemon/worker/device/gpu/gpus.h"
-#include "daemon/worker/device/gpu/code.h"
+#include "daemon/worker/device/gpu/code/code.h"
 #include "daemon/worker/device/gpu/host_memory.h"
 #include "daemon/worker/device/gpu/stream.h"
 

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "daemon/worker/device/gpu/code.h"
+#include "daemon/worker/device/gpu/code/code.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "daemon/worker/device/gpu/share.h"
 #include "daemon/worker/device/gpu/steps.h"

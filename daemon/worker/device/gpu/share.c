@@ -54,6 +54,7 @@ void gpu_share_begin(struct launch *l)
         if (!use->running++) {
             use->since_ns = l->counted_ns;
             use->from_ns = use->used_ns;
+            share_set(&share->said.since_ns[gpu], use->since_ns);
         }
         use->ahead_ns += l->took_ns[l->step];
         share_set(&share->said.ahead_ns[gpu], use->ahead_ns);
@@ -83,7 +84,10 @@ void gpu_share_end(struct launch *l)
         longest = ns > longest ? ns : longest;
         use->used_ns = use->used_ns + ns < most ? use->used_ns + ns : most;
         use->ahead_ns -= l->took_ns[l->step];
-        use->running--;
+        if (!--use->running) {
+            share_set(&share->said.since_ns[gpu], 0);
+            share_set(&share->said.busy_ns[gpu], share_get(&share->said.busy_ns[gpu]) + (now - use->since_ns));
+        }
         share_set(&share->said.ahead_ns[gpu], use->ahead_ns);
         share_set(&share->said.used_ns[gpu], use->used_ns);
         share_set(&share->said.running[gpu], use->running);

@@ -9,7 +9,7 @@
  * them without it. It is not held while something is made. `finding` is held while the plug-in looks for its compiler, which it does the first time; before that
  * nothing compiles. Nobody takes both.
  */
-#include "daemon/worker/device/gpu/code_make.h"
+#include "daemon/worker/device/gpu/code/code_make.h"
 
 #include <errno.h>
 #include <pthread.h>

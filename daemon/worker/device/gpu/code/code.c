@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/worker/device/gpu/code.h"
+#include "daemon/worker/device/gpu/code/code.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/worker/device/gpu/code_make.h"
+#include "daemon/worker/device/gpu/code/code_make.h"
 #include "daemon/worker/device/gpu/gpus.h"
 #include "kernels/plan/compute/step.h"
 #include "proto/base/clock.h"
