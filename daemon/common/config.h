@@ -54,7 +54,7 @@
     X(GPU_BEGIN, gpu_begin, 16, "alone", "whether a GPU may begin before other ranks' streams have come: alone, or together")  \
     X(GPU_BIND, gpu_bind, 8, "own",                                                                                            \
       "whose ranks launch operators themselves: with a GPU of their own each, or shared ones, too")                            \
-    X(GPU_TURNS, gpu_turns, 16, "weighted",                                                                                    \
+    X(GPU_TURNS, gpu_turns, 16, "free",                                                                                        \
       "whose turn it is on a GPU that jobs share: weighted (by USER_WEIGHTS), or free (the driver's affair)")                  \
     X(GPU_COMPILER, gpu_compiler, 256, "auto",                                                                                 \
       "compiler of programs' steps: auto (NVRTC or hiprtc, where it is), none, or the path of its library")                    \

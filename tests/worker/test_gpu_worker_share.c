@@ -433,5 +433,6 @@ int main(int argc, char *argv[])
 
     (void)argc;
     run_again(argv);
+    (void)setenv("FCCD_GPU_TURNS", "weighted", 1); /* of the daemons, if no option says something else */
     return tests_run("gpu_worker_share", TESTS(tests));
 }
