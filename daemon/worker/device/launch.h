@@ -62,9 +62,9 @@ struct launch_part {
     _Atomic uint32_t workgroups_left; /* W */
     struct gpu_launch *gpu;           /* GPU: the plug-in's launch. NULL: not made yet */
     unsigned gpu_index;               /* GPU: device->index, for device/gpu/watch.c */
-    const char
-        *code_text; /* GPU, a program's step: "generated", or "interpreted: " and why (device/gpu/code/code.h). Otherwise NULL */
-    bool absent;    /* GPU: the part could not be started */
+    const char *
+        code_text; /* GPU, a program's step: "generated", or "interpreted: " and why (device/gpu/code/code.h). Otherwise NULL */
+    bool absent;   /* GPU: the part could not be started */
     int nruns;
     uint16_t *ranks; /* [nruns], ascending; points into launch.ranks */
 };
