@@ -292,6 +292,24 @@ static void free_turns(void)
 
 /* ---- several GPUs ---- */
 
+/* Six seats, of which the last four are two communicators beside the floods of the first two: operators are held back, and all seats go on. */
+static void all_go_on(struct test_daemon *d, struct scene *s)
+{
+    struct ranks r;
+
+    fake->run_us = KERNEL_US;
+    ranks_start(&r, 6, seat_run, s);
+    await_count(s, 2, OPERATORS / 2);
+    await_count(s, 4, OPERATORS / 2);
+    await_count(s, 0, 1);
+    await_count(s, 1, 1);
+    CHECK(waits(d) > 0);
+    for (int i = 0; i < 6; i++)
+        stop(s, i);
+    ranks_join(&r);
+    fake_stop(d);
+}
+
 /* Two jobs have a communicator over both GPUs each; each floods another GPU besides, where it then has had more than its share. All go on. */
 static void opposite_debts(void)
 {
@@ -305,20 +323,9 @@ static void opposite_debts(void)
     };
     struct scene *s = scene_make(seats, 6);
     struct test_daemon d;
-    struct ranks r;
 
     fake_start(&d, 2, NULL);
-    fake->run_us = KERNEL_US;
-    ranks_start(&r, 6, seat_run, s);
-    await_count(s, 2, OPERATORS / 2);
-    await_count(s, 4, OPERATORS / 2);
-    await_count(s, 0, 1);
-    await_count(s, 1, 1);
-    CHECK(waits(&d) > 0);
-    for (int i = 0; i < 6; i++)
-        stop(s, i);
-    ranks_join(&r);
-    fake_stop(&d);
+    all_go_on(&d, s);
 }
 
 /* The same over two nodes, with a GPU each: on one node the first job has had more than its share, on the other one the second. */
@@ -334,22 +341,11 @@ static void opposite_nodes(void)
     };
     struct scene *s = scene_make(seats, 6);
     struct test_daemon d;
-    struct ranks r;
 
     fake_nodes_start(&d, 2, 1, NULL);
     for (int node = 0; node < 2; node++)
         (void)snprintf(s->sockets[node], sizeof(s->sockets[node]), "%s", d.node[node].socket);
-    fake->run_us = KERNEL_US;
-    ranks_start(&r, 6, seat_run, s);
-    await_count(s, 2, OPERATORS / 2);
-    await_count(s, 4, OPERATORS / 2);
-    await_count(s, 0, 1);
-    await_count(s, 1, 1);
-    CHECK(waits(&d) > 0);
-    for (int i = 0; i < 6; i++)
-        stop(s, i);
-    ranks_join(&r);
-    fake_stop(&d);
+    all_go_on(&d, s);
 }
 
 /* ---- the broker ---- */
