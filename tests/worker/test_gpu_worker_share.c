@@ -65,8 +65,9 @@ static void seat_run(int number, const struct ranks *all, void *argument)
     s->joined++;
     await(&s->joined, s->nseats);
     for (long n = 1; n <= s->last[seat->mates]; n++) {
-        if (seat->mates == number && s->stop[number])
-            s->last[number] = n;
+        /* Another rank has waited for its operator AT_ONCE before, so for one that this rank has started: it has started none beyond n + AT_ONCE. */
+        if (seat->mates == number && s->stop[number] && s->last[number] == LONG_MAX)
+            s->last[number] = n + AT_ONCE;
         fcc_request **r = &requests[n % AT_ONCE];
         if (*r) {
             OK(fcc_request_wait(*r, -1));
